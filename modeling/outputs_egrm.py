@@ -1,0 +1,187 @@
+"""What flows between the stages, and what leaves them.
+
+Shape letters, used in every file: B items, R prompts (rows; a pair judged in both orders is one item and two prompts),
+M probes of a prompt, K chains of an item, N chains in all, T prompt tokens, L new tokens, V vocabulary, H hidden,
+C verdicts of the space, P prefix length in the cache, D head dimension.
+"""
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from .verdicts_egrm import JudgeTask
+
+
+class Route(IntEnum):
+    """Which path produced the reward."""
+
+    SHORT = 0
+    LONG = 1
+
+
+class Status(IntEnum):
+    """Why there is a reward, or none."""
+
+    OK = 0
+    NO_VERDICT = 1
+    TOO_LONG = 2
+    TIMEOUT = 3
+    ERROR = 4
+
+
+class Tensors:
+    """Mixin of frozen stage dataclasses: move every tensor field at once."""
+
+    def to(self, device: torch.device | str):
+        """A copy with all tensor fields on `device`."""
+        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class JudgeInputs(Tensors):
+    """Judge prompts as token ids, without the mode suffix: `EGRMProcessor` makes them, `EGRMRewardModel.judge` reads them.
+
+    Rows are prompts, left-padded. An item judged in both orders has two consecutive rows.
+    """
+
+    input_ids: Tensor
+    """[R, T] int64, left-padded."""
+    attention_mask: Tensor
+    """[R, T] int64, 1 on tokens, 0 on padding."""
+    item_index: Tensor
+    """[R] int64, the item each row belongs to, ascending from 0 to B - 1."""
+    swapped: Tensor
+    """[R] bool, whether the row shows the two candidates in reverse order."""
+    item_ids: Tensor
+    """[B] int64, the key of each item's random numbers."""
+    task: JudgeTask
+    """Verdict space and the token ids of the judge's turn."""
+    shared_tokens: Tensor
+    """[R] int64, how many leading tokens a row shares with all rows of its `group_index`; 0 shares nothing."""
+    group_index: Tensor
+    """[R] int64, the question each row belongs to, ascending."""
+    scorer_prompts: tuple[str, ...] | None = None
+    """[R] judge prompt of each row as plain text, read by a scorer of kind `encoder`; None: decoded when needed."""
+    references: tuple[str | None, ...] | None = None
+    """[B] reference answers of `free` verdicts."""
+    truncated_tokens: tuple[int, ...] | None = None
+    """[B] tokens that the truncation policy removed from each item's prompts."""
+
+    @property
+    def num_items(self) -> int:
+        """B."""
+        return self.item_ids.shape[0]
+
+
+@dataclass(frozen=True)
+class Probes(Tensors):
+    """M short verdicts per prompt."""
+
+    tokens: Tensor
+    """[R, M, L] int64, new tokens, padded behind each row's end."""
+    lengths: Tensor
+    """[R, M] int64, how many of them were sampled (end token included)."""
+    finished: Tensor
+    """[R, M] bool; False where the row was stopped early, its verdict unread."""
+    log_probs: Tensor
+    """[R, M] float32, sum of the sampled tokens' log-probabilities at temperature 1, in nats."""
+    verdicts: Tensor
+    """[R, M] int64, verdict ids in the item's own order (swaps undone); meaningless where `parsed` is False."""
+    parsed: Tensor
+    """[R, M] bool, whether the probe holds a verdict."""
+
+
+@dataclass(frozen=True)
+class Consensus(Tensors):
+    """One vote per item."""
+
+    verdicts: Tensor
+    """[B] int64, the most frequent verdict id (ties: the lowest id); meaningless where `agreement` is 0."""
+    agreement: Tensor
+    """[B] float32 in [0, 1], its share; 0 where nobody voted."""
+    is_bound: Tensor
+    """[B] bool, True where probes were stopped early: `agreement` is then a lower bound on the short path and an upper
+    bound on the long one."""
+    routes: Tensor
+    """[B] int64, `Route` of each item."""
+
+
+@dataclass(frozen=True)
+class Chains(Tensors):
+    """Chains of thought, flat over items."""
+
+    tokens: Tensor
+    """[N, L] int64, new tokens, padded behind each row's end."""
+    lengths: Tensor
+    """[N] int64."""
+    row_index: Tensor
+    """[N] int64, the prompt (row of the batch) each chain continues."""
+    log_probs: Tensor
+    """[N] float32, sum of the tokens' log-probabilities at temperature 1, in nats."""
+    finished: Tensor
+    """[N] bool, False where the deadline or the token budget cut the chain."""
+
+
+@dataclass(frozen=True)
+class Candidates(Tensors):
+    """Everything the long path may choose from: chains and, where reused, probes."""
+
+    item_index: Tensor
+    """[N] int64, ascending."""
+    verdicts: Tensor
+    """[N] int64, in the item's own order; meaningless where `parsed` is False."""
+    parsed: Tensor
+    """[N] bool."""
+    mean_log_probs: Tensor
+    """[N] float32, mean token log-probability, in nats."""
+    scores: Tensor
+    """[N] float32 in [0, 1], the scorer's; NaN where none was asked."""
+    is_chain: Tensor
+    """[N] bool, False for a reused probe."""
+
+
+@dataclass
+class EGRMOutput(ModelOutput):
+    """The judgement of B items."""
+
+    rewards: Tensor | None = None
+    """[B] float32, NaN where no verdict exists."""
+    verdicts: Tensor | None = None
+    """[B] int64 verdict ids; meaningless where `statuses` is not OK, and for `free` verdicts (see `verdict_texts`)."""
+    consensus: Tensor | None = None
+    """[B] float32 in [0, 1]."""
+    consensus_is_bound: Tensor | None = None
+    """[B] bool, True where early stop left probes unread."""
+    routes: Tensor | None = None
+    """[B] int64, `Route`."""
+    probe_verdicts: Tensor | None = None
+    """[R, M] int64 verdict ids in the item's own order, masked by `probe_parsed`; None with exact consensus."""
+    probe_parsed: Tensor | None = None
+    """[R, M] bool."""
+    verdict_probs: Tensor | None = None
+    """[B, C] float32, ladder-averaged exact verdict distribution; None where it was not computed."""
+    verdict_mass: Tensor | None = None
+    """[B] float32, unrestricted probability of the verdict space's tokens; NaN where unknown."""
+    chain_scores: Tensor | None = None
+    """[N] float32 in [0, 1], scores of the long path's candidates; NaN where none was asked."""
+    chain_item_index: Tensor | None = None
+    """[N] int64, the item of each candidate."""
+    statuses: Tensor | None = None
+    """[B] int64, `Status`."""
+    new_tokens: Tensor | None = None
+    """[B] int64, tokens sampled for the item: probes and chains."""
+    prefill_tokens: Tensor | None = None
+    """[B] int64, prompt tokens run for the item, shared ones counted once in their group's first item."""
+    flops: Tensor | None = None
+    """[B] float64, floating-point operations of generator and scorer, estimated as in `flops_egrm`."""
+    verdict_texts: list[str | None] | None = None
+    """[B] verdicts as text; None where there is none."""
+    rationales: list[str | None] | None = None
+    """[B] text of the chosen candidate where asked for."""
+
+
+__all__ = ["Candidates", "Chains", "Consensus", "EGRMOutput", "JudgeInputs", "Probes", "Route", "Status", "Tensors"]
