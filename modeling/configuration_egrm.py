@@ -167,7 +167,7 @@ class EGRMConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """The generator's configuration: generation, caches and vocabulary size are its own."""
-        return self.generator_config
+        return self.generator_config  # pyright: ignore[reportReturnType] (the base class has built it by now)
 
     @property
     def has_scorer(self) -> bool:

@@ -32,6 +32,7 @@ class Status(IntEnum):
     ERROR = 4
 
 
+@dataclass(frozen=True)
 class Tensors:
     """Mixin of frozen stage dataclasses: move every tensor field at once."""
 

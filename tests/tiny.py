@@ -1,6 +1,7 @@
 """Tiny random components: real architectures, real tokenizers, no download."""
 
 from functools import cache
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -11,6 +12,7 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
 )
@@ -83,22 +85,24 @@ def tiny_scorer_tokenizer(vocab_size: int = 300) -> PreTrainedTokenizerFast:
 GENERATORS = ("llama", "qwen3", "gemma3", "mistral")
 
 
-def tiny_generator(family: str = "llama", vocab_size: int = 400, seed: int = 0, **overrides):
+def tiny_generator(family: str = "llama", vocab_size: int = 400, seed: int = 0, **overrides: Any):
     """A random causal LM of one family, float32, eval mode. Gemma3 and Mistral have a sliding window of 8."""
-    common = {
+    common: dict[str, Any] = {
         "vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024,
         "bos_token_id": 0, "eos_token_id": 4, "pad_token_id": 2, "initializer_range": 0.2,
     }  # fmt: skip
-    config = {
-        "llama": lambda: LlamaConfig(**common | overrides),
-        "qwen3": lambda: Qwen3Config(**common | {"tie_word_embeddings": True} | overrides),
-        "gemma3": lambda: Gemma3TextConfig(
-            **common | {"sliding_window": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 30.0,
-                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]} | overrides
-        ),
-        "mistral": lambda: MistralConfig(**common | {"sliding_window": 8} | overrides),
-    }[family]()  # fmt: skip
+    families: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+        "llama": (LlamaConfig, {}),
+        "qwen3": (Qwen3Config, {"tie_word_embeddings": True}),
+        "gemma3": (Gemma3TextConfig, {
+            "sliding_window": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 30.0,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        }),
+        "mistral": (MistralConfig, {"sliding_window": 8}),
+    }  # fmt: skip
+    config_class, own = families[family]
+    config = config_class(**{**common, **own, **overrides})
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config).eval()
 
