@@ -1,0 +1,19 @@
+.PHONY: check format test slow ci
+
+check:  ## lint, layout and types
+	ruff check .
+	ruff format --check .
+	pyright
+
+format:  ## what the tools can mend themselves
+	ruff check --fix .
+	ruff format .
+
+test:  ## the fast suite
+	pytest -q -n 2
+
+slow:  ## needs the `weights` extra
+	pytest -q -m slow
+
+ci:  ## everything a change must pass, from an empty environment
+	bash .ci/run
