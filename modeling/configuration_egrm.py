@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -158,11 +159,19 @@ class EGRMConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.ladder_temperatures = [float(value) for value in self.ladder_temperatures]
         self.ladder_top_ps = [float(value) for value in self.ladder_top_ps]
+        # The base class writes its own attention choice into sub-configurations. One that belongs to a living model
+        # would change that model: a BERT then falls back to an attention that reads padding.
+        for name in self.sub_configs_defaults:
+            setattr(self, name, deepcopy(getattr(self, name)))
+        if self.id2label is None:
+            self.id2label, self.label2id = {0: "reward"}, {"reward": 0}
         super().__post_init__(**kwargs)
+        _need(self.num_labels == 1, "num_labels", self.num_labels, "1, the reward")
         _need(self.scorer_kind in SCORER_KINDS, "scorer_kind", self.scorer_kind, f"one of {', '.join(SCORER_KINDS)}")
         _need(0 <= self.regression_weight <= 1, "regression_weight", self.regression_weight, "a weight in [0, 1]")
         _need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
         _need(self.hinge_margin >= 0, "hinge_margin", self.hinge_margin, "a number >= 0")
+        _need(self.scorer_max_tokens >= 8, "scorer_max_tokens", self.scorer_max_tokens, "at least 8 tokens")
         self.judge_options()
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
