@@ -253,17 +253,17 @@ class VerdictSpace:
 
 # Typographic quotes and dashes, as generators like to write them.
 _QUOTES = "\"'`\u201c\u201d\u2018\u2019"
-_DASHES = "-\u2212\u2013\u2014"
+_DASHES = "\\-\u2212\u2013\u2014"
 _OPENING = f" \t\n\r*_([{{$#>{_QUOTES}"
 _CLOSING = f" \t\n\r*_)]}}$.,;!{_QUOTES}"
 _DECORATION = re.compile(rf"(?:[\s*_(\[{{$#>:={_QUOTES}]|\\(?:boxed|text|textbf|mathbf|mathrm)\{{)*")
 _CANDIDATE_NOUN = re.compile(r"(?:(?i:response|answer|option|candidate|assistant|number)\s+#?)?")
-_CONNECTED = rf"(?:[~/&+*\u00d7=^<>|,{_DASHES}]|\b(?:or|to|and|vs\.?)\b)"
+_CONNECTED = rf"(?:[{_DASHES}~/&+*\u00d7=^<>|,]|\b(?:or|to|and|vs\.?)\b)"
 _SCALE = re.compile(r"[*_]*\s*(?:/|\bout of\b)\s*([0-9]{1,9})(?![0-9]|[.,][0-9])")
 # What may not follow a label: more of a number or word, a second verdict, or a noun that it only counts or describes.
 _UNFINISHED = re.compile(
     rf"[*_)\]}}${_QUOTES}]*(?:"
-    rf"\w|[%+]|[.,:][0-9]|[/{_DASHES}]\w"
+    rf"\w|[%+]|[.,:][0-9]|[{_DASHES}/]\w"
     rf"|[ \t]*{_CONNECTED}[\s*_(\[{{$#{_QUOTES}]*(?:[-\u2212]?[0-9]|[A-Z]\b(?!['\u2019])|(?i:tie|correct|incorrect)\b)"
     r"|[ \t]+[0-9]"
     r"|[ \t]+(?!(?:points?|because|since|as|due|with|between|wins|is (?:the )?(?:better|best|winner|preferred))\b)[a-z]"
@@ -404,7 +404,9 @@ class JudgeTask:
                 f"A judging task has the keys {', '.join(sorted(names))}; missing {missing}, unknown {unknown}.",
                 "Write what `JudgeTask.to_dict` does.",
             )
-        plain = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()}
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()
+        }
         plain["space"] = VerdictSpace.from_dict(values["space"])
         plain["verdict_token_ids"] = tuple(tuple(ids) for ids in values["verdict_token_ids"])
         return cls(**plain)
