@@ -1,0 +1,1 @@
+"""Records on disk: readers, writers and the journal that makes a run resumable."""

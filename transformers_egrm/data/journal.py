@@ -1,0 +1,236 @@
+"""The journal beside an output: what makes a run resumable after a kill at any moment.
+
+`OUT.egrm` is a text file of JSON lines. Its first line says which run it belongs to; every judged record appends one
+line, by a single write to a file opened for appending, in input order. A kill can therefore only cut the last line,
+and a resumed run drops a line that was cut. Nothing is synced to disk: a killed process loses nothing that it handed to
+the kernel, and after a power failure the lines are checked one by one all the same.
+
+When every record is judged, the output is written beside its place and renamed into it, and the journal shrinks to a
+receipt: the run, the number of records and the summary. The receipt is the output's provenance, and it tells the same
+command, started again, that there is nothing to do.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from transformers_egrm.data.records import DataError, Record
+from transformers_egrm.data.writers import json_line
+
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs into one output are then not noticed
+    fcntl = None  # ty: ignore
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """One judged record."""
+
+    number: int
+    """The record's number in the input, from 1."""
+    digest: int
+    """`Record.digest` of the input record."""
+    seconds: float
+    """Time judged until then, over all sessions of the run."""
+    row: dict[str, Any]
+    """The output row."""
+
+
+class Journal:
+    """The journal of one output file, opened by one process at a time.
+
+    Args:
+        output: The output file.
+        run: What decides the output: command, model, options, fields. A journal of another run is refused.
+        restart: Drop what an earlier run has done.
+
+    Raises:
+        DataError: Another run is writing the output, or wrote it with other settings.
+    """
+
+    def __init__(self, output: str, run: Mapping[str, Any], *, restart: bool = False) -> None:
+        self.output = Path(output)
+        self.path = Path(f"{output}.egrm")
+        self.count = 0
+        """Records judged so far."""
+        self.seconds = 0.0
+        """Time judged so far, over all sessions of the run."""
+        self.digest = 0
+        """Checksum over the digests of the records judged so far."""
+        self.receipt: dict[str, Any] | None = None
+        """Summary of the finished run; None while the run is under way."""
+        self._run = json.loads(json.dumps(run))
+        self._file = self._locked_file()
+        try:
+            self._recover(restart)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def check(self, records: Iterator[Record]) -> None:
+        """Advance `records` past those already judged.
+
+        Raises:
+            DataError: One of them is not the record that was judged.
+        """
+        digest, number = 0, 0
+        expected = self._digests()
+        for number in range(1, self.count + 1):
+            record = next(records, None)
+            if record is None or (expected is not None and record.digest != next(expected)):
+                raise self._other_input(number)
+            digest = _chained(digest, record.digest)
+        if digest != self.digest or (self.receipt is not None and next(records, None) is not None):
+            raise self._other_input(number)
+
+    def append(self, line: JournalLine) -> None:
+        """Record one more result."""
+        if line.number != self.count + 1:
+            raise AssertionError(f"results must come in input order, got record {line.number} after {self.count}")
+        self._write({"n": line.number, "d": line.digest, "t": round(line.seconds, 3), "row": line.row})
+        self.count, self.seconds, self.digest = line.number, line.seconds, _chained(self.digest, line.digest)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The output rows so far, in input order."""
+        for _, line in self._lines():
+            if "row" in line:
+                yield line["row"]
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Shrink the journal to a receipt, once the output is in place."""
+        receipt = {"records": self.count, "digest": self.digest, "seconds": round(self.seconds, 3),
+                   "output_bytes": self.output.stat().st_size, "summary": dict(summary)}  # fmt: skip
+        replacement = Path(f"{self.path}.tmp")
+        replacement.write_bytes(json_line(self._header()) + json_line({"receipt": receipt}))
+        os.replace(replacement, self.path)
+
+    def _recover(self, restart: bool) -> None:
+        """Read what earlier sessions have done, and cut off a half-written end."""
+        found_header, end = False, 0
+        if not restart:
+            for end, line in self._lines():  # noqa: B007 (the end of the last good line is used below)
+                if found_header and "row" in line:
+                    self.count, self.seconds = line["n"], line["t"]
+                    self.digest = _chained(self.digest, line["d"])
+                elif found_header:
+                    self.receipt = line["receipt"]
+                else:
+                    self._refuse_other_run(line)
+                    found_header = True
+        if self.receipt is not None:
+            output_bytes = self.output.stat().st_size if self.output.exists() else None
+            if output_bytes is None:
+                self.receipt, found_header, end = None, False, 0
+            elif output_bytes != self.receipt["output_bytes"]:
+                raise DataError(f"{self.output} was changed since the run that wrote it.", _START_OVER)
+            else:
+                self.count, self.digest = self.receipt["records"], self.receipt["digest"]
+                self.seconds = self.receipt["seconds"]
+                return
+        elif not found_header and not restart:
+            self._refuse_foreign_files()
+        self._file.truncate(end)
+        if not found_header:
+            self._write(self._header())
+
+    def _refuse_other_run(self, header: Mapping[str, Any]) -> None:
+        if header.get("egrm_journal") != _FORMAT:
+            raise DataError(f"{self.path} must be a journal of format {_FORMAT}, got another file.", _START_OVER)
+        before = header["run"]
+        changed = [
+            f"{key} was {_short(before.get(key))}, is {_short(self._run.get(key))}"
+            for key in sorted({*before, *self._run})
+            if before.get(key) != self._run.get(key)
+        ]
+        if changed:
+            raise DataError(f"{self.output} was begun by another run: {'; '.join(changed)}.",
+                            f"Repeat the earlier command to go on with it. {_START_OVER}")  # fmt: skip
+
+    def _refuse_foreign_files(self) -> None:
+        # A run killed in its first moment leaves the beginning of a header; anything else is not ours to overwrite.
+        header = json_line(self._header())
+        if not header.startswith(self.path.read_bytes()[: len(header)]):
+            raise DataError(f"{self.path} must be a journal of this command, got another file.", _START_OVER)
+        if self.output.exists():
+            raise DataError(f"{self.output} exists, and no run of this command wrote it.", _START_OVER)
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The whole lines and the byte offset behind each; ends at the first that is damaged or out of sequence."""
+        end, number = 0, 0
+        with open(self.path, "rb") as stream:
+            for raw in stream:
+                end += len(raw)
+                try:
+                    line = json.loads(raw) if raw.endswith(b"\n") else None
+                except ValueError:
+                    line = None
+                if not isinstance(line, dict) or ("row" in line and line["n"] != number + 1):
+                    return
+                number += "row" in line
+                yield end, line
+
+    def _digests(self) -> Iterator[int] | None:
+        if self.receipt is not None:
+            return None
+        return (line["d"] for _, line in self._lines() if "row" in line)
+
+    def _header(self) -> dict[str, Any]:
+        return {"egrm_journal": _FORMAT, "run": self._run}
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        data = json_line(line)
+        while data:  # a regular file takes the whole line at once, unless the disk is full
+            data = data[os.write(self._file.fileno(), data) :]
+
+    def _locked_file(self) -> Any:
+        while True:
+            try:
+                file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by __exit__)
+            except OSError as error:
+                raise DataError(f"The output folder must be writable, but {self.path}: {error.strerror}.") from error
+            if fcntl is None:
+                return file
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.close()
+                raise DataError(
+                    f"Another run is writing {self.output}.", "Wait for it, or name another -o."
+                ) from error
+            # A run that ended between the two calls has put a receipt in the file's place.
+            if os.path.exists(self.path) and os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                return file
+            file.close()
+
+    def _other_input(self, number: int) -> DataError:
+        return DataError(f"The input must be the one that {self.output} was made from, but it differs at record "
+                         f"{number} or behind it.", _START_OVER)  # fmt: skip
+
+
+_START_OVER = "Name another -o, or pass --restart to replace it."
+
+
+def _chained(digest: int, next_digest: int) -> int:
+    return zlib.crc32(next_digest.to_bytes(4, "big"), digest)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+__all__ = ["Journal", "JournalLine"]
