@@ -1,0 +1,281 @@
+"""The long path: K chains of thought per item, and the choice among them.
+
+Source:
+    https://huggingface.co/papers/2604.10072, section 3: chains and probes are candidates, the scorer picks.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .configuration_egrm import JudgeOptions
+from .ladder_egrm import BranchSampler
+from .outputs_egrm import EGRMOutput, Status
+from .prefill_egrm import Prefix
+from .probes_egrm import Judge, LongItem, LongItems, branches_of
+from .prompts_egrm import Body, resume_prompts
+from .reading_egrm import label_of, reward_of, verdict_of
+from .vocabulary_egrm import OpenVocabulary
+
+
+CHAIN_OFFSET = 1 << 20  # branch ids of chains start here, far from those of any ladder
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One text the long path may choose."""
+
+    text: str
+    verdict: int | None
+    """In the item's own order; None where the text states none."""
+    prompt: int
+    """Which of the item's prompts it answers."""
+    is_chain: bool
+    """False for a reused probe."""
+    mean_log_prob: float
+    """Mean log-probability of its tokens at temperature 1, in nats; NaN for a probe or where not asked for."""
+    score: float = math.nan
+    """The scorer's, in [0, 1]; NaN where none was asked."""
+
+
+@dataclass(frozen=True)
+class _Thought:
+    # What the long path adds to one item.
+    candidates: list[Candidate]
+    chosen: Candidate | None
+    status: Status
+    new_tokens: int
+    tokens_run: int
+    flops: float
+
+
+def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_texts: bool = False) -> EGRMOutput:
+    """Think about items that their probes did not agree on.
+
+    Args:
+        model: Generator, scorer and tokenizer.
+        items: N items, of one batch or of many.
+        options: How to judge; the same as for their short stage.
+        return_texts: Whether to return the chosen candidate's text as `rationales`.
+
+    Returns:
+        One row per item, in order, with the costs of its short stage included; no fields without items.
+    """
+    if not items:
+        return EGRMOutput()
+    thoughts: list[_Thought] = []
+    for batch in _batches(items, options):
+        thoughts += _think(model, batch, options)
+    return _merge(items, thoughts, return_texts)
+
+
+def _batches(items: LongItems, options: JudgeOptions) -> list[LongItems]:
+    # Neighbours with the same task and as many prompts run together where their prefixes can be joined.
+    batches: list[list[LongItem]] = []
+    for item in items:
+        last = batches[-1][-1] if batches else None
+        joins = (
+            last is not None
+            and not options.strict
+            and isinstance(item.bodies[0], Prefix)
+            and isinstance(last.bodies[0], Prefix)
+            and last.task == item.task
+            and len(last.bodies) == len(item.bodies)
+        )
+        if joins:
+            batches[-1].append(item)
+        else:
+            batches.append([item])
+    return [LongItems(batch) for batch in batches]
+
+
+def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thought]:
+    late = [time.monotonic() > item.deadline for item in items]
+    if all(late):
+        return [_Thought([], None, Status.TIMEOUT, 0, 0, 0.0) for _ in items]
+    backbone, task, orders = model.backbone, items[0].task, len(items[0].bodies)
+    bodies: list[Body] = [body for item in items for body in item.bodies]
+    prompts = resume_prompts(backbone, bodies, task.long_suffix_ids)
+    per_prompt = -(-options.num_chains // orders)
+    device = backbone.device
+    sampler = BranchSampler(
+        branches_of(
+            torch.tensor([item.item_id for item in items], device=device).repeat_interleave(orders),
+            torch.arange(orders, device=device).repeat(len(items)),
+            (options.chain_temperature,) * per_prompt, (options.chain_top_p,) * per_prompt, options.seed, CHAIN_OFFSET,
+        ),
+        OpenVocabulary(task.chain_stop_ids),
+        options.max_chain_tokens,
+        deadlines=[item.deadline for item in items for _ in range(orders)],
+        want_log_probs=options.selection == "likelihood",
+        want_states=options.selection == "scorer" and model.wants_states,
+    )  # fmt: skip
+    sampler.draw(prompts.first_logits(None))
+    prompts.run(sampler)
+
+    tokens, lengths = sampler.tokens.tolist(), sampler.lengths.tolist()
+    texts = model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
+    ended, broken, timed_out = (flags.tolist() for flags in (sampler.ended, sampler.broken, sampler.late))
+    log_probs, cost = sampler.log_probs.tolist(), model.generator_cost
+    per_item = orders * per_prompt
+    thoughts = []
+    for index, item in enumerate(items):
+        rows = range(index * per_item, (index + 1) * per_item)
+        candidates = _reused(item)
+        flops = 0.0
+        for order in range(orders):
+            run, length = len(task.long_suffix_ids), item.prompt_lengths[order]
+            flops += cost.run(run, length) + cost.head(1)
+        for row in rows:
+            order = (row - rows.start) // per_prompt
+            verdict = verdict_of(task, texts[row], True, ended[row], item.answers)
+            if verdict is not None and item.swapped[order] and task.space.enumerable:
+                verdict = task.space.swap(verdict)
+            mean = log_probs[row] / max(1, lengths[row])
+            candidates.append(Candidate(texts[row], verdict, order, True, mean))
+            fed, context = max(0, lengths[row] - 1), item.prompt_lengths[order] + len(task.long_suffix_ids)
+            flops += cost.run(fed, context) + cost.head(fed)
+        if options.selection == "scorer":
+            states = None
+            if sampler.states is not None:
+                parts = [] if item.probe_states is None else [item.probe_states.to(sampler.states.device)]
+                states = torch.cat([*parts, sampler.states[rows.start : rows.stop]])
+            candidates, extra = _scored(model, item, candidates, states, options.strict)
+            flops += extra
+        chosen = choose(candidates, options.selection)
+        status = Status.OK if chosen is not None else Status.NO_VERDICT
+        if any(timed_out[row] for row in rows):
+            chosen, status = None, Status.TIMEOUT
+        elif any(broken[row] for row in rows):
+            chosen, status = None, Status.ERROR
+        spent = sum(lengths[row] for row in rows)
+        thoughts.append(_Thought(candidates, chosen, status, spent, orders * len(task.long_suffix_ids), flops))
+    return thoughts
+
+
+def _reused(item: LongItem) -> list[Candidate]:
+    rows = zip(item.probe_texts, item.probe_verdicts, item.probe_rows, strict=True)
+    return [Candidate(text, verdict, prompt, False, math.nan) for text, verdict, prompt in rows]
+
+
+def _scored(
+    model: Judge, item: LongItem, candidates: list[Candidate], states: Tensor | None, strict: bool
+) -> tuple[list[Candidate], float]:
+    # Only what states a verdict can be chosen, so only that is paid for.
+    wanted = [i for i, candidate in enumerate(candidates) if candidate.verdict is not None]
+    if not wanted:
+        return candidates, 0.0
+    prompts = [item.prompt_texts[candidates[i].prompt] for i in wanted] if item.prompt_texts else []
+    texts = [candidates[i].text for i in wanted]
+    scores, flops = model.score_candidates(prompts, texts, None if states is None else states[wanted], strict)
+    scored = list(candidates)
+    for i, score in zip(wanted, scores.tolist(), strict=True):
+        old = candidates[i]
+        scored[i] = Candidate(old.text, old.verdict, old.prompt, old.is_chain, old.mean_log_prob, score)
+    return scored, sum(flops)
+
+
+def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
+    """The candidate whose verdict counts; None where none states one.
+
+    Args:
+        candidates: Probes first, then chains, as the paper orders them.
+        selection: `scorer`: the highest score among chains and reused probes. `vote`: the chains' most frequent verdict
+            (ties: the lowest id). `likelihood`: the chain with the highest mean log-probability. The last two turn to
+            the probes only where no chain states a verdict: a probe's vote has been counted before.
+    """
+    parsed = [candidate for candidate in candidates if candidate.verdict is not None]
+    if selection != "scorer":
+        parsed = [candidate for candidate in parsed if candidate.is_chain] or parsed
+    if not parsed:
+        return None
+    if selection == "scorer":
+        return max(parsed, key=lambda candidate: candidate.score)
+    if selection == "likelihood" and parsed[0].is_chain:
+        return max(parsed, key=lambda candidate: candidate.mean_log_prob)
+    votes = Counter(candidate.verdict for candidate in parsed)
+    winner = min(votes, key=lambda verdict: (-votes[verdict], verdict))
+    return next(candidate for candidate in parsed if candidate.verdict == winner)
+
+
+def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -> EGRMOutput:
+    short = join_outputs([item.short for item in items])
+    rewards, verdicts, statuses = short.rewards.clone(), short.verdicts.clone(), short.statuses.clone()
+    texts: list[str | None] = []
+    for index, (item, thought) in enumerate(zip(items, thoughts, strict=True)):
+        statuses[index] = int(thought.status)
+        label = None
+        if thought.chosen is not None and thought.chosen.verdict is not None:
+            verdicts[index] = thought.chosen.verdict
+            rewards[index] = reward_of(item.task, thought.chosen.verdict, item.answers, item.reference)
+            label = label_of(item.task, thought.chosen.verdict, item.answers)
+        texts.append(label)
+    device = rewards.device
+    counts = [len(thought.candidates) for thought in thoughts]
+    scores = [candidate.score for thought in thoughts for candidate in thought.candidates]
+    added = torch.tensor([[t.new_tokens, t.tokens_run] for t in thoughts], dtype=torch.int64, device=device).view(
+        -1, 2
+    )
+    chosen = [None if thought.chosen is None else thought.chosen.text for thought in thoughts]
+    values = dict(short.items()) | {
+        "rewards": rewards,
+        "verdicts": verdicts,
+        "statuses": statuses,
+        "verdict_texts": texts,
+        "chain_scores": torch.tensor(scores, dtype=torch.float32, device=device),
+        "chain_item_index": torch.arange(len(items), device=device).repeat_interleave(
+            torch.tensor(counts, device=device)
+        ),
+        "new_tokens": short.new_tokens + added[:, 0],
+        "prefill_tokens": short.prefill_tokens + added[:, 1],
+        "flops": short.flops + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
+        "rationales": chosen if return_texts else None,
+    }
+    return EGRMOutput(**values)
+
+
+def join_outputs(outputs: Sequence[EGRMOutput]) -> EGRMOutput:
+    """Rows of several outputs one behind the other; a field that one of them lacks is left out."""
+    joined = {}
+    for name in outputs[0].keys() if outputs else ():
+        values = [output.get(name) for output in outputs]
+        if any(value is None for value in values):
+            continue
+        if name == "chain_item_index":
+            sizes = torch.tensor([0, *(output.rewards.shape[0] for output in outputs[:-1])]).cumsum(0).tolist()
+            values = [value + size for value, size in zip(values, sizes, strict=True)]
+        joined[name] = torch.cat(values) if isinstance(values[0], Tensor) else [v for value in values for v in value]
+    return EGRMOutput(**joined)
+
+
+def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EGRMOutput:
+    """Put the long path's rows into the short stage's output.
+
+    Args:
+        short: B items.
+        long_index: Positions of the items that went on.
+        long: One row for each of them.
+    """
+    if not long_index:
+        return short
+    rows = torch.tensor(long_index, device=short.rewards.device)
+    values = dict(short.items())
+    for name in ("rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops"):
+        values[name] = short[name].clone()
+        values[name][rows] = long[name].to(rows.device)
+    values["chain_scores"] = long.chain_scores
+    values["chain_item_index"] = rows[long.chain_item_index.to(rows.device)]
+    for name in ("verdict_texts", "rationales"):
+        if long.get(name) is not None:
+            values[name] = list(short.get(name) or [None] * short.rewards.shape[0])
+            for row, value in zip(long_index, long[name], strict=True):
+                values[name][row] = value
+    return EGRMOutput(**values)
+
+
+__all__ = ["Candidate", "choose", "deliberate", "finish", "join_outputs"]
