@@ -1,0 +1,493 @@
+"""From records to judge prompts: rubric, chat template, injection guard, truncation, batches."""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
+
+from .errors_egrm import ConfigError, InputError, PromptTooLongError
+from .guard_egrm import TextGuard, common_prefix
+from .outputs_egrm import JudgeInputs
+from .records_egrm import JudgeRecord, read_record
+from .templates_egrm import (
+    LONG_MODE,
+    SHORT_MODE,
+    ChatFrame,
+    embedded_body,
+    format_line,
+    layout,
+    plain_chat_template,
+    read_frame,
+    read_rubric,
+    reference_block,
+    scorer_text,
+    verdict_word,
+)
+from .verdicts_egrm import JudgeTask, VerdictSpace
+
+
+TRUNCATIONS = ("error", "keep_ends")
+SCORER_FOLDER = "scorer_tokenizer"
+CUT = " [...] "
+MIN_KEPT_TOKENS = 8
+MAX_CACHED_TASKS = 32
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """One record as judge prompts, ready to be batched."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    """Token ids of each prompt without the mode suffix: one, or both orders of a pair."""
+    swapped: tuple[bool, ...]
+    """Per prompt, whether it shows the candidates in reverse order."""
+    item_id: int
+    """Key of the item's random numbers: the record's id, or a hash of its text id or of its prompts."""
+    shared_tokens: int
+    """How many leading tokens its prompts share; 0 for a single prompt."""
+    truncated_tokens: int
+    """Tokens that the truncation policy removed from the record's texts."""
+    scorer_prompts: tuple[str, ...]
+    """Per prompt, its plain text for a scorer with a tokenizer of its own."""
+    reference: str | None
+    """The record's reference answer."""
+    task: JudgeTask
+    """The task it is judged in."""
+
+
+class EGRMProcessor(ProcessorMixin):
+    """Turns records into judge prompts and remembers two tokenizers.
+
+    A judge prompt is the judged conversation followed by the judge's turn (pointwise and binary: token for token what
+    the chat template makes of prompt and completion, plus `JudgeTask.judge_turn_ids`, wherever the judged text needs no
+    neutralising), or one user's turn that holds everything (pairwise, listwise, free). Short and long mode are suffixes
+    of token ids, so that their prompts share all others.
+
+    Args:
+        tokenizer: The generator's. Without a chat template a plain one is used.
+        scorer_tokenizer: The scorer's, if it has one of its own.
+        space: Default verdict space, as `VerdictSpace` or its `to_dict`; pointwise from 0 to 10.
+        rubric: Default rubric, see `read_rubric`.
+        max_prompt_tokens: Longest judge prompt, mode suffix included; None: the tokenizer's `model_max_length`.
+        truncation: What happens to longer ones. `error` refuses them; `keep_ends` cuts the middle of the longest texts
+            and reports the count.
+
+    Raises:
+        ConfigError: There is no tokenizer, its chat template cannot be used, or a setting is out of range.
+    """
+
+    _auto_class = "AutoProcessor"
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        scorer_tokenizer: PreTrainedTokenizerBase | None = None,
+        space: VerdictSpace | Mapping[str, Any] | None = None,
+        rubric: str | None = None,
+        max_prompt_tokens: int | None = None,
+        truncation: str = "error",
+    ) -> None:
+        if tokenizer is None:
+            raise ConfigError("A processor needs the generator's tokenizer, got None.")
+        template = tokenizer.get_chat_template() if tokenizer.chat_template else plain_chat_template(tokenizer)
+        super().__init__(tokenizer, chat_template=template)
+        self.scorer_tokenizer = scorer_tokenizer
+        self.space = _read_space(space) or VerdictSpace.pointwise()
+        if truncation not in TRUNCATIONS:
+            raise ConfigError(f"`truncation` must be one of {', '.join(TRUNCATIONS)}, got {truncation!r}.")
+        if max_prompt_tokens is not None and (not isinstance(max_prompt_tokens, int) or max_prompt_tokens < 1):
+            raise ConfigError(f"`max_prompt_tokens` must be a positive integer or None, got {max_prompt_tokens!r}.")
+        read_rubric(rubric, self.space)
+        self.rubric = rubric
+        self.max_prompt_tokens = max_prompt_tokens
+        self.truncation = truncation
+        self._tasks: dict[tuple[VerdictSpace, str], JudgeTask] = {}
+        self._suffixes: dict[VerdictSpace, JudgeTask] = {}
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] (records instead of texts and images)
+        self,
+        records: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        space: VerdictSpace | Mapping[str, Any] | None = None,
+        rubric: str | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> JudgeInputs:
+        """One batch of judge prompts.
+
+        Args:
+            records: One record or several; see `read_record` for their keys.
+            space: Verdict space of all of them, the processor's by default.
+            rubric: Rubric of those that bring none.
+            groups: Per record, the question it belongs to, ascending; see `collate`.
+
+        Raises:
+            InputError: A record cannot be judged as it is.
+            PromptTooLongError: It is too long and the policy is `error`, or nothing is left to cut.
+        """
+        records = [records] if isinstance(records, Mapping) else records
+        return self.collate([self.encode(record, space=space, rubric=rubric) for record in records], groups=groups)
+
+    def task(self, space: VerdictSpace | Mapping[str, Any] | None = None, rubric: str | None = None) -> JudgeTask:
+        """The judging task of a verdict space and rubric, the processor's own by default."""
+        space = _read_space(space) or self.space
+        if rubric is None and space == self.space:
+            rubric = self.rubric
+        rubric = read_rubric(rubric, space)
+        if (space, rubric) not in self._tasks:
+            if len(self._tasks) >= MAX_CACHED_TASKS:
+                self._tasks.pop(next(iter(self._tasks)))
+            if space not in self._suffixes:
+                self._suffixes[space] = self._build_suffixes(space)
+            turn = () if layout(space) == "embedded" else self._judge_turn_ids(space, [rubric])
+            self._tasks[space, rubric] = replace(self._suffixes[space], judge_turn_ids=turn)
+        return self._tasks[space, rubric]
+
+    def encode(
+        self,
+        record: Mapping[str, Any],
+        *,
+        space: VerdictSpace | Mapping[str, Any] | None = None,
+        rubric: str | None = None,
+    ) -> EncodedItem:
+        """One record as token ids.
+
+        Args:
+            record: See `read_record`.
+            space: Its verdict space, the processor's by default.
+            rubric: Its rubric where it brings none.
+
+        Raises:
+            InputError: A key is missing or unknown, or a field is empty or not text.
+            PromptTooLongError: It is too long and the policy is `error`, or nothing is left to cut.
+        """
+        space = _read_space(space) or self.space
+        read = read_record(record, space)
+        rubric = read.rubric or rubric
+        try:
+            task = self.task(space, rubric)
+        except ConfigError as error:
+            if read.rubric is None:
+                raise
+            raise InputError(f"`rubric` of the record: {error}") from error
+        rubric = read_rubric(rubric if rubric or space != self.space else self.rubric, space)
+        read, cut, prompts = self._fit(read, task, rubric)
+        orders = (False, True) if space.kind == "pairwise" else (False,)
+        shown = self._neutralise(read, space)
+        return EncodedItem(
+            prompts=prompts,
+            swapped=orders,
+            item_id=_item_id(read.key, prompts),
+            shared_tokens=common_prefix(prompts),
+            truncated_tokens=cut,
+            scorer_prompts=tuple(scorer_text(shown, space, rubric, swapped) for swapped in orders),
+            reference=read.reference,
+            task=task,
+        )
+
+    def collate(
+        self, items: Sequence[EncodedItem], task: JudgeTask | None = None, groups: Sequence[int] | None = None
+    ) -> JudgeInputs:
+        """A batch of items, left-padded.
+
+        Args:
+            items: B of them, judged in the same verdict space.
+            task: Their task, by default the first item's.
+            groups: Per item, the question it belongs to, ascending; items of one question share its leading tokens.
+                By default every item is a question of its own.
+
+        Raises:
+            InputError: There is no item, their verdict spaces differ, or the groups are not ascending.
+        """
+        if not items:
+            raise InputError("A batch needs at least one item, got none.")
+        task = task or items[0].task
+        for item in items:
+            if replace(item.task, judge_turn_ids=()) != replace(task, judge_turn_ids=()):
+                raise InputError(
+                    f"The items of a batch share one verdict space, got {item.task.space} beside {task.space}.",
+                    "Make a batch per verdict space.",
+                )
+        groups = range(len(items)) if groups is None else groups
+        if len(groups) != len(items) or any(a > b for a, b in pairwise(groups)):
+            raise InputError(
+                f"`groups` needs one ascending number per item ({len(items)}), got {list(groups)}.",
+                "Sort the items by question.",
+            )
+        rows = [prompt for item in items for prompt in item.prompts]
+        item_index = [index for index, item in enumerate(items) for _ in item.prompts]
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        group_index = [numbers[groups[index]] for index in item_index]
+        shared = [
+            common_prefix([row for row, owner in zip(rows, group_index, strict=True) if owner == group])
+            for group in range(len(numbers))
+        ]
+        width = max(map(len, rows))
+        # Masks decide what is padding; the id only has to exist.
+        pad = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
+        return JudgeInputs(
+            input_ids=torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows]),
+            attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+            item_index=torch.tensor(item_index),
+            swapped=torch.tensor([swapped for item in items for swapped in item.swapped]),
+            item_ids=torch.tensor([item.item_id for item in items]),
+            task=task,
+            shared_tokens=torch.tensor([shared[group] for group in group_index]),
+            group_index=torch.tensor(group_index),
+            scorer_prompts=tuple(text for item in items for text in item.scorer_prompts),
+            references=tuple(item.reference for item in items),
+            truncated_tokens=tuple(item.truncated_tokens for item in items),
+        )
+
+    # Text to ids
+
+    @cached_property
+    def _guard(self) -> TextGuard:
+        guard = TextGuard(self.tokenizer, str(self.chat_template))
+        guard.watch_turns(self._frame.pieces)
+        return guard
+
+    @cached_property
+    def _frame(self) -> ChatFrame:
+        return read_frame(self._render, str(self.chat_template))
+
+    def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
+        return self.tokenizer.apply_chat_template(
+            messages, chat_template=str(self.chat_template), tokenize=False, **variables
+        )
+
+    def _neutralise(self, record: JudgeRecord, space: VerdictSpace) -> JudgeRecord:
+        embedded = layout(space) == "embedded"
+        shown = record.with_texts([self._guard.neutralise(text, embedded) for text in record.texts])
+        reference = record.reference and self._guard.neutralise(record.reference, True)
+        return replace(shown, reference=reference)
+
+    def _prompts(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[tuple[int, ...], ...]:
+        """Token ids of each prompt of a record."""
+        guard, space = self._guard, task.space
+        shown = self._neutralise(record, space)
+        if task.layout == "embedded":
+            orders = (False, True) if space.kind == "pairwise" else (False,)
+            bodies = [embedded_body(shown, space, rubric, swapped) for swapped in orders]
+            texts = [f"{self._frame.embedded_start}{guard.hide(body)}\n\n{format_line(space)}\n" for body in bodies]
+            return tuple(tuple(guard.encode(text)) for text in texts)
+        messages = [
+            {"role": message.role, "content": guard.hide(message.content, message.role == "assistant")}
+            for message in shown.messages
+        ]
+        if messages[0]["role"] == "system" and not self._frame.has_system:
+            # The template knows no system turn: its text opens the user's first one.
+            system, *messages = messages
+            if messages[0]["role"] != "user":
+                raise InputError("This model's chat template knows no system turn, and no user's turn follows it.")
+            messages[0] = {**messages[0], "content": f"{system['content']}\n\n{messages[0]['content']}"}
+        messages.append({"role": "assistant", "content": guard.hide(shown.responses[0], own_thought=True)})
+        try:
+            text = self._render(messages)
+        except Exception as error:  # A template refuses by raising an error of its own.
+            raise InputError(f"The chat template refuses this conversation: {error}") from error
+        reference = reference_block(shown, space)
+        turn = self._judge_turn_ids(space, [*reference, rubric]) if reference else task.judge_turn_ids
+        return ((*guard.encode(text), *turn),)
+
+    def _judge_turn_ids(self, space: VerdictSpace, parts: Sequence[str]) -> tuple[int, ...]:
+        frame, words = self._frame, self._guard.hide("\n\n".join([*parts, format_line(space)]))
+        return tuple(self._guard.continue_ids(frame.example, f"{frame.turn_start}{words}\n"))
+
+    def _build_suffixes(self, space: VerdictSpace) -> JudgeTask:
+        guard, frame, word = self._guard, self._frame, verdict_word(space)
+        context = f"{frame.example}{frame.turn_start}{format_line(space)}\n"
+        choices = []
+        # Where the tokenizer keeps the space apart (split digits), the cue takes it: verdicts are one token shorter.
+        for space_in_cue in (False, True):
+            short = f"{SHORT_MODE}{frame.short_end}{word}:{' ' if space_in_cue else ''}"
+            suffix = guard.continue_ids(context, short)
+            before, verdicts = guard.encode(context + short), []
+            for label in space.labels:
+                joint = guard.encode(f"{context}{short}{'' if space_in_cue else ' '}{label}")
+                verdicts.append(tuple(joint[len(before) :]) if joint[: len(before)] == before else ())
+            branches = {verdict[:length] for verdict in verdicts for length in range(1, len(verdict) + 1)}
+            if all(verdicts) and len(set(verdicts)) == len(verdicts):
+                choices.append((len(branches), suffix, verdicts))
+        if not choices:
+            raise ConfigError(
+                f"The tokenizer merges the answer cue {word!r} with what follows it, so no verdict can be told apart.",
+                "Use a generator whose tokenizer keeps a colon and a space apart from letters and digits.",
+            )
+        _, suffix, verdicts = min(choices, key=lambda choice: choice[0])
+        ends = self._end_ids()
+        return JudgeTask(
+            space=space,
+            layout=layout(space),
+            judge_turn_ids=(),
+            short_suffix_ids=tuple(suffix),
+            long_suffix_ids=tuple(guard.continue_ids(context, f"{LONG_MODE}{frame.long_end}")),
+            verdict_token_ids=tuple(verdicts),
+            probe_stop_ids=tuple(sorted({*ends, *self._line_break_ids})),
+            chain_stop_ids=tuple(sorted(ends)),
+            thinking_opened=frame.thinking_opened,
+            turn_marker=None if self._turn_end_ids() else frame.turn_start.rstrip() or None,
+        )
+
+    def _turn_end_ids(self) -> list[int]:
+        """The control token that ends an assistant's turn, if the template writes one."""
+        after = self._guard.encode(self._frame.end_of_turn)
+        return [index for index in after if index in self._guard.control_ids][:1]
+
+    def _end_ids(self) -> set[int]:
+        eos = self.tokenizer.eos_token_id
+        return {*self._turn_end_ids(), *([eos] if eos is not None else [])}
+
+    @cached_property
+    def _line_break_ids(self) -> tuple[int, ...]:
+        """Tokens of whitespace with a line break: where a probe has nothing more to say."""
+        blank = set(" \t\r\n\u2581\u0120\u010a\u0109\u010d")  # also as SentencePiece and byte-level BPE spell them
+        found = [
+            index
+            for token, index in self.tokenizer.get_vocab().items()
+            if (set(token) <= blank or token in ("<0x0A>", "<0x0D>")) and index not in self._guard.control_ids
+        ]
+        texts = [(index, self.tokenizer.decode([index], clean_up_tokenization_spaces=False)) for index in found]
+        return tuple(sorted(index for index, text in texts if "\n" in text and text.isspace()))
+
+    # Length
+
+    @property
+    def _limit(self) -> int | None:
+        if self.max_prompt_tokens is not None:
+            return self.max_prompt_tokens
+        longest = self.tokenizer.model_max_length
+        return longest if longest < 10**9 else None  # Tokenizers without a limit say 1e30.
+
+    def _fit(
+        self, record: JudgeRecord, task: JudgeTask, rubric: str
+    ) -> tuple[JudgeRecord, int, tuple[tuple[int, ...], ...]]:
+        """The record cut until its prompts fit, how many tokens that took, and the prompts."""
+        prompts = self._prompts(record, task, rubric)
+        limit = self._limit
+        suffix = max(len(task.short_suffix_ids), len(task.long_suffix_ids))
+        longest = max(map(len, prompts)) + suffix
+        if limit is None or longest <= limit:
+            return record, 0, prompts
+        if self.truncation == "error":
+            raise PromptTooLongError(
+                f"The judge prompt has {longest} tokens, the limit is {limit}.",
+                "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
+            )
+        spans = [self._token_spans(text) for text in record.texts]
+        lengths = [len(span) for span in spans]
+        allowed = sum(lengths) - (longest - limit)
+        while True:
+            kept = _share(lengths, allowed)
+            if kept is None:
+                raise PromptTooLongError(
+                    f"The judge prompt has {longest} tokens, the limit is {limit}, and less than {MIN_KEPT_TOKENS} "
+                    "tokens of each text would be left.",
+                    "Raise `max_prompt_tokens`, or shorten the rubric or the record.",
+                )
+            texts = [_cut(*parts) for parts in zip(record.texts, spans, kept, strict=True)]
+            shorter = record.with_texts(texts)
+            prompts = self._prompts(shorter, task, rubric)
+            if (excess := max(map(len, prompts)) + suffix - limit) <= 0:
+                return shorter, sum(lengths) - sum(kept), prompts
+            allowed -= excess
+
+    def _token_spans(self, text: str) -> list[tuple[int, int]]:
+        """Per token of a text, the characters it stands for."""
+        if self.tokenizer.is_fast:
+            encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            return [tuple(span) for span in encoding["offset_mapping"]]
+        return [(index, index + 1) for index in range(len(text))]
+
+    # Files
+
+    @classmethod
+    def get_attributes(cls) -> list[str]:
+        """The parts that the base class saves and loads; an optional scorer tokenizer is none of its business."""
+        return ["tokenizer"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings that `processor_config.json` holds."""
+        settings = {
+            "processor_class": type(self).__name__,
+            "auto_map": getattr(self, "auto_map", None),
+            "space": self.space.to_dict(),
+            "rubric": self.rubric,
+            "max_prompt_tokens": self.max_prompt_tokens,
+            "truncation": self.truncation,
+            "has_scorer_tokenizer": self.scorer_tokenizer is not None,
+        }
+        return {key: value for key, value in settings.items() if value is not None}
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Writes settings, both tokenizers and the source files; see the base class."""
+        if self.scorer_tokenizer is not None:
+            folder = os.path.join(save_directory, SCORER_FOLDER)
+            self.scorer_tokenizer.save_pretrained(folder)
+            # Without a configuration beside it, an offline load from a cache silently takes the root's tokenizer.
+            config = os.path.join(folder, "config.json")
+            if not os.path.exists(config):
+                with open(config, "w", encoding="utf-8") as file:
+                    json.dump({}, file)
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @classmethod
+    def _get_arguments_from_pretrained(
+        cls, pretrained_model_name_or_path: str, processor_dict: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[PreTrainedTokenizerBase]:
+        arguments = super()._get_arguments_from_pretrained(pretrained_model_name_or_path, processor_dict, **kwargs)
+        if (processor_dict or {}).get("has_scorer_tokenizer"):
+            subfolder = os.path.join(kwargs.pop("subfolder", ""), SCORER_FOLDER)
+            arguments.append(
+                AutoTokenizer.from_pretrained(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
+            )
+        return arguments
+
+
+def _read_space(space: VerdictSpace | Mapping[str, Any] | None) -> VerdictSpace | None:
+    # Remote code loads one module per entry file: another copy's VerdictSpace is no instance of ours.
+    if space is None or isinstance(space, VerdictSpace):
+        return space
+    if isinstance(space, Mapping):
+        return VerdictSpace.from_dict(space)
+    if hasattr(space, "to_dict"):
+        return VerdictSpace.from_dict(space.to_dict())
+    raise ConfigError(f"A verdict space is a VerdictSpace or its `to_dict`, got {space!r}.")
+
+
+def _item_id(key: int | str | None, prompts: Sequence[Sequence[int]]) -> int:
+    if isinstance(key, int) and -(2**63) <= key < 2**63:
+        return key
+    content = struct.pack(f"<{len(prompts[0])}q", *prompts[0]) if key is None else str(key).encode("utf-8")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
+def _share(lengths: Sequence[int], allowed: int) -> list[int] | None:
+    """How many tokens each text keeps: the longest are cut first, to one common length."""
+    if allowed < sum(min(length, MIN_KEPT_TOKENS) for length in lengths):
+        return None
+    low, high = MIN_KEPT_TOKENS, max(lengths)
+    while low < high:
+        level = (low + high + 1) // 2
+        low, high = (level, high) if sum(min(length, level) for length in lengths) <= allowed else (low, level - 1)
+    return [min(length, low) for length in lengths]
+
+
+def _cut(text: str, spans: Sequence[tuple[int, int]], kept: int) -> str:
+    """Both ends of a text, `kept` tokens in all."""
+    if kept >= len(spans):
+        return text
+    head, tail = (kept + 1) // 2, kept // 2
+    return f"{text[: spans[head - 1][1]]}{CUT}{text[spans[len(spans) - tail][0] :]}"
+
+
+__all__ = ["EGRMProcessor", "EncodedItem"]
