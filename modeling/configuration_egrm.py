@@ -120,7 +120,8 @@ class EGRMConfig(PreTrainedConfig):
     """One checkpoint: a generator, optionally a scorer, and how they judge.
 
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
-    of the judge's turn, so that a judgement needs no text. The other fields are the defaults of `JudgeOptions`.
+    of the judge's turn, so that a judgement needs no text. `base_models` names the components for the model card. The
+    other fields are the defaults of `JudgeOptions`.
     """
 
     model_type = "egrm_reward"
@@ -138,6 +139,7 @@ class EGRMConfig(PreTrainedConfig):
     huber_delta: float = 0.1
     hinge_margin: float = 0.1
     task: dict | None = None
+    base_models: Sequence[str] = ()
     ladder_temperatures: Sequence[float] = (0.6, 0.7, 0.8, 0.9, 1.0)
     ladder_top_ps: Sequence[float] = (0.95, 0.95, 0.95, 0.95, 0.95)
     consensus_threshold: float = 0.8
@@ -159,6 +161,7 @@ class EGRMConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.ladder_temperatures = [float(value) for value in self.ladder_temperatures]
         self.ladder_top_ps = [float(value) for value in self.ladder_top_ps]
+        self.base_models = [str(name) for name in self.base_models]
         # The base class writes its own attention choice into sub-configurations. One that belongs to a living model
         # would change that model: a BERT then falls back to an attention that reads padding.
         for name in self.sub_configs_defaults:

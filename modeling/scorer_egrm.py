@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from .components_egrm import check_vocabulary
 from .configuration_egrm import EGRMConfig
-from .errors_egrm import ConfigError, UnsupportedModelError
+from .errors_egrm import UnsupportedModelError
 
 
 MICRO_BATCH_TOKENS = 8192  # padded tokens per encoder call: about 100 MB of activations for a base-size encoder
@@ -186,9 +187,9 @@ class EGRMScorer(nn.Module):
             [N] float32 in [0, 1], on the scorer's device.
 
         Raises:
-            ConfigError: The tokenizer has ids that the encoder does not know.
+            ConfigError: The tokenizer belongs to another encoder.
         """
-        self.check_tokenizer(tokenizer)
+        check_vocabulary(tokenizer, self.encoder.config.vocab_size, "scorer")
         pairs = encode_pairs(prompts, chains, tokenizer, self.token_limit(tokenizer))
         order = sorted(range(len(pairs)), key=lambda row: len(pairs[row].input_ids))
         scores = torch.empty(len(pairs), dtype=torch.float32, device=self.device)
@@ -232,22 +233,6 @@ class EGRMScorer(nn.Module):
             unused = getattr(table, "padding_idx", None)
             limits.append(positions if unused is None else positions - unused - 1)
         return int(min(limits))
-
-    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse a tokenizer that belongs to another model.
-
-        Args:
-            tokenizer: The one to check.
-
-        Raises:
-            ConfigError: It has ids that the encoder's embedding lacks.
-        """
-        known = self.encoder.config.vocab_size
-        if len(tokenizer) > known:
-            raise ConfigError(
-                f"The scorer's tokenizer has {len(tokenizer)} tokens, but its encoder knows {known}.",
-                "Pass the tokenizer that the encoder was trained with.",
-            )
 
     @property
     def _reads_segments(self) -> bool:

@@ -149,7 +149,7 @@ def test_an_encoder_decoder_is_refused():
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer):
     scorer = scorer_with(tiny_scorer(vocab_size=20))
-    with pytest.raises(ConfigError, match=f"has {len(tokenizer)} tokens, but its encoder knows 20"):
+    with pytest.raises(ConfigError, match=f"ids up to {tokenizer.vocab_size - 1}, but the scorer knows 20"):
         scorer.score_texts(["a"], ["b"], tokenizer)
 
 

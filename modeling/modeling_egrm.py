@@ -1,0 +1,433 @@
+"""`EGRMRewardModel`: a generator that judges, a scorer that picks among its chains, one checkpoint."""
+
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import PROCESSOR_NAME, ModelOutput, cached_file
+from transformers.utils.hub import create_and_tag_model_card, hf_api
+
+from .card_egrm import is_rendered, write_card
+from .components_egrm import (
+    check_vocabulary,
+    has_adapter,
+    merged_state_dict,
+    plain_generator,
+    quantization_method,
+)
+from .configuration_egrm import EGRMConfig
+from .errors_egrm import ConfigError, InputError, UnsupportedModelError
+from .outputs_egrm import JudgeInputs
+from .processing_egrm import EGRMProcessor
+from .random_egrm import item_id_of_tokens
+from .scorer_egrm import EGRMScorer
+from .verdicts_egrm import JudgeTask
+
+
+AUTO_MAP = {
+    "AutoConfig": "configuration_egrm.EGRMConfig",
+    "AutoModel": "modeling_egrm.EGRMRewardModel",
+    "AutoModelForSequenceClassification": "modeling_egrm.EGRMRewardModel",
+    "AutoProcessor": "processing_egrm.EGRMProcessor",
+}
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+@dataclass
+class EGRMSequenceOutput(ModelOutput):
+    """What `EGRMRewardModel.forward` returns: the shape in which trainers expect a reward model's answer."""
+
+    logits: Tensor | None = None
+    """[B, 1] float32, the reward of each conversation; NaN where there is no verdict."""
+    consensus: Tensor | None = None
+    """[B] float32 in [0, 1]."""
+    routes: Tensor | None = None
+    """[B] int64, `Route`."""
+    statuses: Tensor | None = None
+    """[B] int64, `Status`: why a reward is NaN."""
+    new_tokens: Tensor | None = None
+    """[B] int64, tokens sampled for the conversation."""
+
+
+class EGRMRewardModel(PreTrainedModel, GenerationMixin):
+    """A generative reward model: judges with short verdicts, and thinks only when they disagree.
+
+    Args:
+        config: Both components' configurations and the judging defaults.
+
+    Example:
+        ```python
+        model = EGRMRewardModel.from_components(generator, encoder, tokenizer, encoder_tokenizer)
+        inputs = model.processor({"prompt": "What is 2 + 3?", "response": "5"})
+        model.judge(inputs).rewards
+        ```
+
+    Source:
+        https://huggingface.co/papers/2604.10072
+    """
+
+    config: EGRMConfig
+    generator: PreTrainedModel
+    scorer: EGRMScorer | None
+    base_model_prefix = "egrm"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    # It attends to nothing itself; its components answer for themselves.
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    # The first name also keeps every quantisation method away from the scorer, the second is for reduced precision.
+    _keep_in_fp32_modules = ["scorer"]  # noqa: RUF012 (the base class declares it so)
+    _keep_in_fp32_modules_strict = ["scorer"]  # noqa: RUF012
+
+    def __init__(self, config: EGRMConfig) -> None:
+        super().__init__(config)
+        self.generator = AutoModelForCausalLM.from_config(config.generator_config)
+        self.scorer = EGRMScorer(config) if config.has_scorer else None
+        self._processor: EGRMProcessor | None = None
+        self._loading_options: dict[str, Any] = {}
+        self.post_init()
+
+    @classmethod
+    def from_components(
+        cls,
+        generator: nn.Module,
+        scorer: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        scorer_tokenizer: PreTrainedTokenizerBase | None = None,
+        processor: EGRMProcessor | None = None,
+        **settings: Any,
+    ) -> "EGRMRewardModel":
+        """Build a reward model around existing models, which it takes over: weights are not copied.
+
+        Args:
+            generator: A causal LM: plain, quantised, read from GGUF, or a PEFT model, whose adapter stays live.
+            scorer: An encoder. It gets a new, untrained head and is converted to float32.
+            tokenizer: The generator's.
+            scorer_tokenizer: The encoder's.
+            processor: Instead of the two tokenizers: decides verdict space, rubric and truncation too. Without any of
+                them the model judges prepared `JudgeInputs` only.
+            **settings: Fields of `EGRMConfig`, among them `scorer_kind="generator_state"` for a scorer without encoder.
+
+        Returns:
+            The model in evaluation mode.
+
+        Raises:
+            ConfigError: A field is unknown or out of range, or a tokenizer is missing or belongs to another model.
+            UnsupportedModelError: A component cannot be saved and loaded as part of a checkpoint.
+        """
+        generator = plain_generator(generator)
+        encoder: Any = None if scorer is None else scorer.base_model.float()
+        parts = {"generator_config": generator.config, "scorer_config": encoder and encoder.config}
+        known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models"}
+        if unknown := sorted(settings.keys() - known):
+            raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
+        if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
+            raise ConfigError("A scorer of kind generator_state has no encoder, got one.", "Leave one of the two out.")
+        names = [part.name_or_path for part in (generator, encoder) if part is not None and part.name_or_path]
+        with torch.device("meta"):  # the shell only: its weights are replaced below
+            model = cls(EGRMConfig(**parts, base_models=names, **settings))
+        _need_class(generator, model.generator)
+        model.generator, model.config.generator_config = generator, generator.config
+        if model.scorer is not None:
+            if encoder is not None:
+                _need_class(encoder, model.scorer.encoder)
+                model.config.scorer_config = encoder.config
+            model.scorer = EGRMScorer(model.config, encoder)
+            model._init_weights(model.scorer.score_head)
+        model.generation_config, model.config.dtype = generator.generation_config, generator.dtype
+        if quantization_method(generator) is not None:
+            model._adopt_quantization(generator)
+        if processor is not None or tokenizer is not None:
+            model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer)
+        return model.eval()
+
+    def _adopt_quantization(self, generator: PreTrainedModel) -> None:
+        # A checkpoint is quantised as a whole or not at all; modules are named from its root then.
+        self.hf_quantizer, self.is_quantized = generator.hf_quantizer, True
+        self.quantization_method = generator.quantization_method
+        self.config.quantization_config = deepcopy(generator.config.quantization_config)
+        for name in ("modules_to_not_convert", "llm_int8_skip_modules"):
+            if skipped := getattr(self.config.quantization_config, name, None):
+                setattr(self.config.quantization_config, name, [f"generator.{module}" for module in skipped])
+
+    # ------------------------------------------------------------------------------------------------ the components
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The generator's input embeddings."""
+        return self.generator.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the generator's input embeddings."""
+        self.generator.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The generator's LM head."""
+        return self.generator.get_output_embeddings()
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the generator's LM head."""
+        self.generator.set_output_embeddings(new_embeddings)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the generator's embeddings; arguments as in `PreTrainedModel.resize_token_embeddings`."""
+        return self.generator.resize_token_embeddings(*args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The generator's own."""
+        generator: Any = self.generator
+        return generator.prepare_inputs_for_generation(*args, **kwargs)
+
+    @property
+    def processor(self) -> EGRMProcessor:
+        """The processor that belongs to the model, loaded from its folder or repository when first asked for.
+
+        Assigning one makes its task the model's default.
+
+        Raises:
+            ConfigError: There is none; on assignment: a tokenizer is missing or belongs to another model.
+        """
+        if self._processor is None:
+            self._processor = self._load_processor()
+        if self._processor is None:
+            raise ConfigError(
+                "The model has no processor, so that it cannot read text.",
+                "Assign one to `model.processor`, or pass tokenizers to `from_components`.",
+            )
+        return self._processor
+
+    @processor.setter
+    def processor(self, processor: EGRMProcessor) -> None:
+        check_vocabulary(processor.tokenizer, self.config.get_text_config().vocab_size, "generator")
+        if self.scorer is not None and self.scorer.kind == "encoder":
+            if processor.scorer_tokenizer is None:
+                raise ConfigError("An encoder needs its own tokenizer, got none.", "Pass `scorer_tokenizer` as well.")
+            check_vocabulary(processor.scorer_tokenizer, self.scorer.encoder.config.vocab_size, "scorer")
+        self.config.task = processor.task().to_dict()
+        self._processor = processor
+
+    def _load_processor(self) -> EGRMProcessor | None:
+        path, options = self.config.name_or_path, self._loading_options
+        hub = {name: value for name, value in options.items() if name != "trust_remote_code"}
+        if not path or not cached_file(path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, **hub):
+            return None
+        return EGRMProcessor.from_pretrained(path, **options)
+
+    # ------------------------------------------------------------------------------------------ loading and saving
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *model_args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint; arguments and result as in `PreTrainedModel.from_pretrained`.
+
+        `dtype` is the generator's: the scorer is float32 in any case, and no quantisation touches it.
+        """
+        options = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
+        options["trust_remote_code"] = bool(kwargs.get("trust_remote_code"))
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model._loading_options = options
+        model.generator.generation_config = model.generation_config
+        return loaded
+
+    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride] (the rest is passed on by name)
+        self,
+        save_directory: str | PathLike,
+        is_main_process: bool = True,
+        state_dict: dict[str, Tensor] | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Save everything that makes the checkpoint usable where this package is not installed.
+
+        Besides weights and configuration: the processor with both tokenizers, every source file, the pipeline's entry
+        and a model card (unless the folder has one written by hand). A live adapter of the generator is merged in the
+        saved weights; to save it alone, save the PEFT model. An adapter on the whole model (`add_adapter`) is saved as
+        an adapter, and nothing else.
+
+        Args:
+            save_directory: Folder to write, made if absent.
+            is_main_process: Whether this process writes; in distributed runs only one does.
+            state_dict: Weights to save instead of the model's own; not with a live adapter.
+            push_to_hub: Whether to upload what was written.
+            **kwargs: As in `PreTrainedModel.save_pretrained`, for example `max_shard_size` and `repo_id`.
+
+        Raises:
+            ConfigError: The generator's adapter cannot be merged.
+        """
+        if getattr(self, "_hf_peft_config_loaded", False):
+            return super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, **kwargs)
+        folder = Path(save_directory)
+        hub = {name: kwargs.pop(name) for name in ("repo_id", "commit_message", "create_pr", "private", "revision")
+               if name in kwargs}  # fmt: skip
+        timestamps = self._get_files_timestamps(folder) if folder.is_dir() else {}
+        processor = self._processor or self._load_processor()  # before the folder it may come from is written
+        if has_adapter(self.generator):
+            if state_dict is not None:
+                raise ConfigError("An adapter is merged from the model's own layers, got a `state_dict` as well.")
+            state_dict = self._merged_state_dict()
+        self._enter_auto_classes()
+        super().save_pretrained(folder, is_main_process, state_dict, **kwargs)
+        if not is_main_process:
+            return None
+        for source in Path(__file__).parent.glob("*_egrm.py"):
+            copyfile(source, folder / source.name)
+        if processor is not None:
+            processor.save_pretrained(folder)
+        self._write_card(folder)
+        if push_to_hub:
+            self._push_folder(folder, timestamps, token=kwargs.get("token"), **hub)
+        return None
+
+    def push_to_hub(  # pyright: ignore[reportIncompatibleVariableOverride] (the base class wraps its method)
+        self, repo_id: str, *, tags: list[str] | None = None, **kwargs: Any
+    ) -> Any:
+        """Save and upload the checkpoint; arguments as in `PreTrainedModel.push_to_hub`.
+
+        Args:
+            repo_id: Repository, made if absent.
+            tags: More tags for the model card.
+            **kwargs: For example `private`, `revision`, `commit_message`, `max_shard_size`.
+        """
+        self.add_model_tags(tags or [])
+        return super().push_to_hub(repo_id, **kwargs)  # pyright: ignore[reportArgumentType] (likewise)
+
+    def _enter_auto_classes(self) -> None:
+        from .pipeline_egrm import TASK, RewardScoringPipeline
+
+        # Written out, because a class can be registered under one auto class only, and anew at every save, because
+        # loading from the Hub prefixes the entries with the repository they came from.
+        self.config.auto_map = dict(AUTO_MAP)
+        implementation = f"pipeline_egrm.{RewardScoringPipeline.__name__}"
+        self.config.custom_pipelines = {TASK: {"impl": implementation, "pt": ["AutoModel"], "type": "text"}}
+
+    def _merged_state_dict(self) -> dict[str, Tensor]:
+        state = {name: value for name, value in self.state_dict().items() if not name.startswith("generator.")}
+        return {f"generator.{name}": value for name, value in merged_state_dict(self.generator).items()} | state
+
+    def _write_card(self, folder: str | PathLike) -> None:
+        parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in self.named_children()}
+        write_card(folder, self.config, parameters, self.model_tags or [])
+
+    def _push_folder(
+        self, folder: Path, timestamps: dict[str, float], *, repo_id: str | None = None, private: bool | None = None,
+        token: str | None = None, **commit: Any,
+    ) -> None:  # fmt: skip
+        repo_id = hf_api().create_repo(repo_id or folder.name, private=private, token=token, exist_ok=True).repo_id
+        card = folder / "README.md"
+        if is_rendered(card.read_text(encoding="utf-8")):
+            create_and_tag_model_card(repo_id, token=token).save(card)  # the repository's own, if it has one
+        # A folder's time does not tell that a file inside was overwritten.
+        timestamps = {name: time for name, time in timestamps.items() if not (folder / name).is_dir()}
+        self._upload_modified_files(folder, repo_id, timestamps, token=token, **commit)
+
+    def _upload_modified_files(self, working_dir: str | PathLike, *args: Any, **kwargs: Any) -> Any:
+        # Transformers has just put the repository's card there, or a stub: only one written by hand may stay.
+        self._write_card(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+    # ------------------------------------------------------------------------------------------------------- judging
+
+    @property
+    def task(self) -> JudgeTask:
+        """The model's default judging task.
+
+        Raises:
+            ConfigError: The checkpoint has none.
+        """
+        if self.config.task is None:
+            raise ConfigError("The checkpoint has no judging task.", "Assign a processor to `model.processor`.")
+        return JudgeTask.from_dict(self.config.task)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **options: Any,
+    ) -> EGRMSequenceOutput:
+        """Judge whole conversations given as token ids, as trainers ask a reward model to.
+
+        The judge's turn, whose ids are stored in the configuration, is appended to each conversation; the result is the
+        prompt that the processor makes for pointwise judging, token for token.
+
+        Args:
+            input_ids: [B, T] int64, prompt and completion rendered with the generator's chat template.
+            attention_mask: [B, T], 1 on tokens, 0 on padding, which may be on either side or inside; by default all 1.
+            token_type_ids: Ignored; some tokenizers add them.
+            **options: Fields of `JudgeOptions`.
+
+        Returns:
+            `logits` [B, 1] float32 are the rewards, NaN where there is no verdict. No gradient flows.
+
+        Raises:
+            ConfigError: The checkpoint has no task, or not one of layout `conversation`; or an option is wrong.
+            InputError: A row holds no token.
+        """
+        task = self.task
+        if task.layout != "conversation":
+            raise ConfigError(
+                f"Conversations are judged pointwise or as binary, but the checkpoint judges {task.space.kind}.",
+                "Assign a processor with such a verdict space, or call `judge` with the inputs that a processor makes.",
+            )
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        turn = list(task.judge_turn_ids)
+        prompts = []
+        for row, (ids, mask) in enumerate(zip(input_ids.cpu(), attention_mask.cpu(), strict=True)):
+            conversation = ids[mask.bool()].tolist()
+            if not conversation:
+                raise InputError(f"Each row needs at least one token, got none in row {row}.")
+            prompts.append(conversation + turn)
+        judged = self.judge(_inputs_of(prompts, task), **options)
+        return EGRMSequenceOutput(
+            logits=judged.rewards[:, None],
+            consensus=judged.consensus,
+            routes=judged.routes,
+            statuses=judged.statuses,
+            new_tokens=judged.new_tokens,
+        )
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Let the generator write, with this checkpoint's generation settings.
+
+        Args:
+            *args: As in `GenerationMixin.generate`.
+            **kwargs: As in `GenerationMixin.generate`.
+        """
+        generator: Any = self.generator
+        generator.generation_config = self.generation_config
+        return generator.generate(*args, **kwargs)
+
+
+def _need_class(part: PreTrainedModel, shell: PreTrainedModel) -> None:
+    if type(part) is not type(shell):
+        raise UnsupportedModelError(
+            f"The checkpoint would be loaded with a {type(shell).__name__}, but was given a {type(part).__name__}.",
+            "Load the part with `AutoModelForCausalLM` (generator) or `AutoModel` (scorer).",
+        )
+
+
+def _inputs_of(prompts: list[list[int]], task: JudgeTask) -> JudgeInputs:
+    width, rows = max(map(len, prompts)), len(prompts)
+    input_ids = torch.zeros(rows, width, dtype=torch.int64)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, prompt in enumerate(prompts):
+        input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        attention_mask[row, width - len(prompt) :] = 1
+    return JudgeInputs(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        item_index=torch.arange(rows),
+        swapped=torch.zeros(rows, dtype=torch.bool),
+        item_ids=torch.tensor([item_id_of_tokens(prompt) for prompt in prompts]),
+        task=task,
+        shared_tokens=torch.zeros(rows, dtype=torch.int64),
+        group_index=torch.arange(rows),
+    )
+
+
+__all__ = ["AUTO_MAP", "EGRMRewardModel", "EGRMSequenceOutput"]
