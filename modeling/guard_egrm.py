@@ -61,6 +61,10 @@ class TextGuard:
         self._literal_ids: dict[int, list[int]] = {}
         self._turn_marks = re.compile(r"(?!)")
 
+    def split(self, text: str) -> list[str]:
+        """Control strings and what lies between them, in order."""
+        return [piece for piece in re.split(f"({self._pattern.pattern})", text) if piece]
+
     def watch_turns(self, pieces: Sequence[str]) -> None:
         """Learns the turn marks of a template that writes them as ordinary text, such as `User:` or `[INST]`.
 

@@ -250,13 +250,13 @@ class EGRMProcessor(ProcessorMixin):
 
     @cached_property
     def _guard(self) -> TextGuard:
-        guard = TextGuard(self.tokenizer, str(self.chat_template))
-        guard.watch_turns(self._frame.pieces)
-        return guard
+        return TextGuard(self.tokenizer, str(self.chat_template))
 
     @cached_property
     def _frame(self) -> ChatFrame:
-        return read_frame(self._render, str(self.chat_template))
+        frame = read_frame(self._render, self._guard.split, str(self.chat_template))
+        self._guard.watch_turns(frame.pieces)
+        return frame
 
     def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
         return self.tokenizer.apply_chat_template(

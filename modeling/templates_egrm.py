@@ -201,7 +201,7 @@ _THINKING_SWITCH = re.compile(r"\b(enable_thinking|thinking)\b")
 _OPEN_THOUGHT = re.compile(r"(<think>|\[THINK\])\s*\Z")
 
 
-def read_frame(render: Callable[..., str], template: str) -> ChatFrame:
+def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], template: str) -> ChatFrame:
     """Finds a template's pieces by rendering conversations of known words.
 
     Earlier turns may be rendered differently once another follows (templates that drop thoughts do so), hence the
@@ -209,6 +209,7 @@ def read_frame(render: Callable[..., str], template: str) -> ChatFrame:
 
     Args:
         render: Takes messages and template variables, returns the rendered text.
+        split: Takes text, returns its control strings and what lies between them.
         template: The template's source.
 
     Raises:
@@ -230,13 +231,13 @@ def read_frame(render: Callable[..., str], template: str) -> ChatFrame:
             f"The chat template cannot render a user's and an assistant's turn: {error}",
             "Give the tokenizer another chat template, or none: then a plain one is used.",
         ) from error
-    shared = next((i for i, (a, b) in enumerate(zip(turn, end_of_turn, strict=False)) if a != b), None)
-    turn_start = turn[min(len(turn), len(end_of_turn)) if shared is None else shared :]
+    turn_start = _rest(split(turn), split(end_of_turn))
     # What the template writes before an answer without a thought also starts ours.
     short_end += header[len(short_end) :] if header.startswith(short_end) else ""
     if thought := _OPEN_THOUGHT.search(short_end):
         gap = "" if short_end.endswith("\n") else "\n"
         short_end += f"{gap}\n{thought[1].replace('<', '</').replace('[', '[/')}\n\n"
+    before_system = _before_system(render)
     return ChatFrame(
         example=example,
         turn_start=turn_start,
@@ -245,23 +246,28 @@ def read_frame(render: Callable[..., str], template: str) -> ChatFrame:
         long_end=long_end,
         end_of_turn=end_of_turn,
         thinking_opened=_OPEN_THOUGHT.search(long_end) is not None,
-        has_system=_shows_system(render),
-        pieces=(header, turn, short_end, *_system_pieces(render)),
+        has_system=before_system is not None,
+        # A long one is a default system prompt, not a mark.
+        pieces=(header, turn, short_end, *([before_system] if before_system and len(before_system) <= 40 else [])),
     )
 
 
-def _system_pieces(render: Callable[..., str]) -> tuple[str, ...]:
-    if not _shows_system(render):
-        return ()
-    text = render([{"role": "system", "content": _JUDGE}, {"role": "user", "content": _USER}])
-    return (text[: text.index(_JUDGE)],)
-
-
-def _shows_system(render: Callable[..., str]) -> bool:
+def _before_system(render: Callable[..., str]) -> str | None:
+    """What stands before a system turn's words; None where the template shows none."""
     try:
-        return _JUDGE in render([{"role": "system", "content": _JUDGE}, {"role": "user", "content": _USER}])
+        text = render([{"role": "system", "content": _JUDGE}, {"role": "user", "content": _USER}])
     except Exception:  # A template refuses by raising an error of its own.
-        return False
+        return None
+    return text[: text.index(_JUDGE)] if _JUDGE in text else None
+
+
+def _rest(turn: list[str], end_of_turn: list[str]) -> str:
+    """The turn without the end that the shorter rendering has as well."""
+    while turn and end_of_turn and turn[0] == end_of_turn[0]:
+        turn, end_of_turn = turn[1:], end_of_turn[1:]
+    if turn and len(end_of_turn) == 1:
+        turn = [turn[0].removeprefix(end_of_turn[0]), *turn[1:]]
+    return "".join(turn)
 
 
 def _between(text: str, before: str, after: str) -> str:

@@ -181,14 +181,14 @@ class VerdictSpace:
         """
         text = strip_thinking(text)
         if not reasoning:
-            answer = text.strip().partition("\n")[0]
+            answer = _without_end_marks(text.strip().partition("\n")[0])
             cue = _FREE_CUE.match(answer)
             return normalise_answer(answer[cue.end() :] if cue else answer)
         cues = [match.end() for match in _FREE_CUE.finditer(text)]
         box = text.rfind("\\boxed{")
         if box >= 0 and box >= max(cues, default=0):
             return normalise_answer(text[box : _closing_brace(text, box + len("\\boxed")) + 1])
-        return normalise_answer(text[cues[-1] :].lstrip().partition("\n")[0]) if cues else None
+        return normalise_answer(_without_end_marks(text[cues[-1] :].lstrip().partition("\n")[0])) if cues else None
 
     def equal(self, first: str | None, second: str | None) -> bool:
         """Whether two open answers are the same after plain normalisation; no answer equals nothing."""
@@ -212,7 +212,7 @@ class VerdictSpace:
         if box >= 0:
             found = self._read(text[box : _closing_brace(text, box + len("\\boxed")) + 1], 0)
             return found[0] if found else None
-        line = text.strip().rpartition("\n")[2]
+        line = _without_end_marks(text).rpartition("\n")[2]
         # "3." is where a numbered list was cut off.
         found = None if _LIST_NUMBER.fullmatch(line) else self._read(line, 0)
         return found[0] if found and not line[found[1] :].strip(_CLOSING) else None
@@ -296,6 +296,14 @@ def strip_thinking(text: str) -> str:
     start = closing[-1] if closing else 0
     opening = [tag.start() for tag in tags if tag.start() >= start]
     return text[start : opening[0] if opening else len(text)]
+
+
+def _without_end_marks(text: str) -> str:
+    """Text without end tokens such as `<|im_end|>` or `</s>` that were decoded with it."""
+    text = text.strip()
+    while text.endswith(">") and (start := text.rfind("<", max(0, len(text) - 32))) >= 0 and not text[start:].count(" "):
+        text = text[:start].rstrip()
+    return text
 
 
 def normalise_answer(text: str) -> str | None:

@@ -136,6 +136,8 @@ def test_a_listwise_verdict_counts_from_one():
     ("I give \\boxed{5}", 5),
     ("The matrix [[1, 2]] is right.\n\n6", 6),
     ("Point one.\n\n**6**", 6),
+    ("Point one.\n\n6<|im_end|>\n</s>", 6),
+    ("Verdict: 6<|im_end|>", 6),
     ("1. Right.\n2. Clear.\n3.", None),
     ("It has 3 errors", None),
     ("The answer is 7.", None),
@@ -171,6 +173,7 @@ def test_a_free_answer_is_the_last_one_stated(text, answer):
 def test_a_short_free_answer_is_its_first_line():
     assert FREE.parse_free(" 42.\nBecause") == "42"
     assert FREE.parse_free("Answer: Paris.") == "paris"
+    assert FREE.parse_free(" x<y</s>") == "x<y"
     assert FREE.parse_free(" \n ") is None
 
 
