@@ -1,0 +1,253 @@
+"""Records in, plain results out: what the pipeline and `RewardJudge` share.
+
+Content never raises here: a record that cannot be judged becomes a result whose `status` and `error` say why. Mistakes
+of the program, such as an unknown option, do raise.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from numbers import Integral
+from typing import Any
+
+from torch import Tensor
+
+from .configuration_egrm import JudgeOptions
+from .outputs_egrm import EGRMOutput, Route, Status
+from .processing_egrm import EncodedItem
+
+
+# Errors that every record would meet: they are the program's. Compared by name, because a checkpoint loaded with remote
+# code from a folder brings its own copy of each class.
+_PROGRAM_ERRORS = frozenset({"ConfigError", "UnsupportedModelError"})
+
+_REASONS = {
+    Status.NO_VERDICT: "Neither a probe nor a chain stated a verdict, or too little probability lay on verdicts.",
+    Status.TIMEOUT: "The deadline (`timeout_s`) passed before there was a verdict.",
+    Status.ERROR: "The generator returned numbers that are not finite.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeResult:
+    """One judged record, as plain Python values."""
+
+    id: str | int | None
+    """The record's own id, None where it has none."""
+    reward: float | None
+    """Range as in `VerdictSpace.rewards`. None unless `status` is `ok`, and for open answers without a reference."""
+    verdict: str | None
+    """Label of the verdict, or the open answer itself; None unless `status` is `ok`."""
+    consensus: float | None
+    """Share behind the most frequent verdict, in [0, 1]; None where nothing was read."""
+    consensus_is_bound: bool
+    """Whether probes were stopped early: the consensus is then at least (short) or at most (long) this."""
+    route: str | None
+    """`short` or `long`; None where the record was never judged."""
+    status: str
+    """`ok`, `no_verdict`, `too_long`, `timeout` or `error`."""
+    tokens: int
+    """New tokens sampled for the record: probes and chains."""
+    truncated: bool
+    """Whether the truncation policy cut the judge prompt."""
+    truncated_tokens: int
+    """How many tokens it removed."""
+    order: tuple[str, ...]
+    """How each judge prompt showed the candidates: `ab` and `ba` for a pair, otherwise `given`."""
+    seed: int | None
+    """Seed of the random numbers; None where none could be drawn."""
+    rationale: str | None = None
+    """Text of the chain that was believed, where asked for; None on the short path."""
+    error: str | None = None
+    """Why there is no verdict; None where there is one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a dict that JSON can hold."""
+        return asdict(self) | {"order": list(self.order)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record ready to be judged."""
+
+    record_id: str | int | None
+    """The caller's id."""
+    item: EncodedItem
+    """Its judge prompts as token ids."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the longest judge prompt, in tokens."""
+        return max(map(len, self.item.prompts))
+
+
+def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | JudgeResult:
+    """The record's judge prompts, or the result that says why there are none.
+
+    Args:
+        processor: An `EGRMProcessor`.
+        record: A mapping as `EGRMProcessor.encode` reads it, or a conversation alone: a list of messages.
+        **encoding: Passed to `EGRMProcessor.encode`: `space`, `rubric`.
+
+    Raises:
+        ConfigError: Space or rubric are wrong for every record.
+    """
+    if isinstance(record, list | tuple):
+        record = {"messages": record}
+    record_id = _plain_id(record.get("id")) if isinstance(record, Mapping) else None
+    try:
+        return Entry(record_id, processor.encode(record, **encoding))
+    except Exception as error:
+        raise_if_programs(error)
+        return failed_result(record_id, error)
+
+
+def judge_entries(
+    model: Any, processor: Any, entries: Sequence[Entry], *, return_texts: bool = False, **options: Any
+) -> list[JudgeResult]:
+    """Judge a batch; if that fails, each of its records alone, so that no neighbour suffers.
+
+    Args:
+        model: An `EGRMRewardModel`.
+        processor: Its processor.
+        entries: B records, encoded for one verdict space.
+        return_texts: Whether results carry a rationale.
+        **options: Fields of `JudgeOptions`.
+
+    Returns:
+        B results, in order.
+
+    Raises:
+        ConfigError: The options contradict the checkpoint or the verdict space.
+        UnsupportedModelError: The generator cannot do what the options ask for.
+    """
+    if not entries:
+        return []
+    seed = options.get("seed", JudgeOptions.seed)
+    try:
+        inputs = processor.collate([entry.item for entry in entries])
+        output = model.judge(inputs, return_texts=return_texts, **options)
+        return results_of(entries, output, seed)
+    except Exception as error:
+        raise_if_programs(error)
+        if len(entries) == 1:
+            return [failed_result(entries[0].record_id, error, entries[0].item, seed=seed)]
+    # Outside the handler: an exception keeps the frames of the failed batch alive, and memory may be what was missing.
+    return [
+        result
+        for entry in entries
+        for result in judge_entries(model, processor, [entry], return_texts=return_texts, **options)
+    ]
+
+
+def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[JudgeResult]:
+    """The rows of a judgement as plain values.
+
+    Args:
+        entries: B records.
+        output: Their judgement.
+        seed: Seed it was made with.
+
+    Returns:
+        B results, in order.
+    """
+    columns = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in output.items()}
+    results = []
+    for row, entry in enumerate(entries):
+        status, item = Status(columns["statuses"][row]), entry.item
+        ok = status == Status.OK
+        rationales = columns.get("rationales")
+        results.append(
+            JudgeResult(
+                id=entry.record_id,
+                reward=_finite(columns["rewards"][row]) if ok else None,
+                verdict=columns["verdict_texts"][row] if ok else None,
+                consensus=_finite(columns["consensus"][row]),
+                consensus_is_bound=columns["consensus_is_bound"][row],
+                route=_word(Route(columns["routes"][row])),
+                status=_word(status),
+                tokens=columns["new_tokens"][row],
+                truncated=item.truncated_tokens > 0,
+                truncated_tokens=item.truncated_tokens,
+                order=_orders(item),
+                seed=seed,
+                rationale=rationales[row] if rationales and ok else None,
+                error=_REASONS.get(status),
+            )
+        )
+    return results
+
+
+def failed_result(
+    record_id: str | int | None, error: Exception | str, item: EncodedItem | None = None, *, seed: int | None = None
+) -> JudgeResult:
+    """The result of a record that was not judged.
+
+    Args:
+        record_id: The caller's id.
+        error: What went wrong; a `PromptTooLongError` has a status of its own.
+        item: Its judge prompts, if it got that far.
+        seed: Seed of its random numbers, if it got that far.
+    """
+    too_long = _is_a(error, {"PromptTooLongError"})
+    return JudgeResult(
+        id=record_id,
+        reward=None,
+        verdict=None,
+        consensus=None,
+        consensus_is_bound=False,
+        route=None,
+        status=_word(Status.TOO_LONG if too_long else Status.ERROR),
+        tokens=0,
+        truncated=item is not None and item.truncated_tokens > 0,
+        truncated_tokens=0 if item is None else item.truncated_tokens,
+        order=() if item is None else _orders(item),
+        seed=seed,
+        error=error if isinstance(error, str) else _message(error),
+    )
+
+
+def raise_if_programs(error: Exception) -> None:
+    """Raise an error again that is the program's mistake and no record's."""
+    if _is_a(error, _PROGRAM_ERRORS):
+        raise error
+
+
+def _is_a(error: object, names: set[str] | frozenset[str]) -> bool:
+    return any(base.__name__ in names for base in type(error).__mro__)
+
+
+def _message(error: Exception) -> str:
+    # Our own errors explain themselves; of others, the type is half of the message.
+    return str(error) if _is_a(error, {"EGRMError"}) else f"{type(error).__name__}: {error}"
+
+
+def _orders(item: EncodedItem) -> tuple[str, ...]:
+    if item.task.space.kind != "pairwise":
+        return ("given",) * len(item.swapped)
+    return tuple("ba" if swapped else "ab" for swapped in item.swapped)
+
+
+def _plain_id(value: object) -> str | int | None:
+    if isinstance(value, str):
+        return value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _word(value: Route | Status) -> str:
+    return value.name.lower()
+
+
+__all__ = [
+    "Entry",
+    "JudgeResult",
+    "encode_record",
+    "failed_result",
+    "judge_entries",
+    "raise_if_programs",
+    "results_of",
+]
