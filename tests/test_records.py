@@ -197,9 +197,10 @@ def test_a_list_in_a_cell_is_read_as_json():
 
 
 def test_an_incomplete_record_says_what_it_lacks_and_what_it_has():
-    problem = FieldMap.parse(["prompt=input"], PAIR).pick({"input": "q", "output": "a"})[1]
+    found, problem = FieldMap.parse(["prompt=input"], PAIR).pick({"input": "q", "output": "a", "id": 3})
+    assert found == {"id": 3}
     assert problem == (
-        "The record needs `input` (as prompt) and `response`, or `messages`, it has input, output. "
+        "The record needs `input` (as prompt) and `response`, or `messages`, it has input, output, id. "
         "Name a column with --map, for example --map prompt=COLUMN."
     )
 

@@ -81,20 +81,24 @@ class FieldMap:
             values: All fields of the file's record.
 
         Returns:
-            The record, and None or why it is incomplete.
+            The record, and None; or what there is of it, and why it cannot be judged.
         """
+        found: dict[str, Any] = {}
+        problem = None
         for alternative in self.needs:
             found = {field: self._value(field, values) for field in alternative}
             if _ABSENT not in found.values():
                 break
         else:
-            return {}, f"The record needs {self._needed()}, it has {', '.join(values) or 'no field'}. {self._advice()}"
-        for field in self.optional:
-            value = self._value(field, values)
-            if value is not _ABSENT and value != "":
-                found[field] = value
+            problem = f"The record needs {self._needed()}, it has {', '.join(values) or 'no field'}. {self._advice()}"
+        found |= {field: self._value(field, values) for field in self.optional}
+        found = {
+            field: value
+            for field, value in found.items()
+            if value is not _ABSENT and (value != "" or field not in self.optional)
+        }
         broken = [field for field, value in found.items() if _has_lone_surrogate(value)]
-        return found, f"The text of `{', '.join(broken)}` is not valid UTF-8." if broken else None
+        return found, f"The text of `{', '.join(broken)}` is not valid UTF-8." if broken else problem
 
     def _value(self, field: str, values: Mapping[str, Any]) -> Any:
         parts = [_look_up(source, values) for source in self._parts(field)]

@@ -1,0 +1,46 @@
+"""What the tests of the command line share: a tiny checkpoint, records, and `egrm` in this process."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
+
+from transformers_egrm.cli import main
+
+
+def egrm(*words: object) -> int:
+    """Exit code of `egrm WORDS`."""
+    with pytest.raises(SystemExit) as exit_info:
+        main([str(word) for word in words])
+    code = exit_info.value.code
+    return code if isinstance(code, int) else 0
+
+
+def save_components(folder: Path) -> None:
+    """A tiny generator in `lm/` and a tiny encoder in `encoder/`, each with its tokenizer."""
+    tiny_generator().save_pretrained(folder / "lm")
+    tiny_tokenizer().save_pretrained(folder / "lm")
+    tiny_scorer().save_pretrained(folder / "encoder")
+    tiny_scorer_tokenizer().save_pretrained(folder / "encoder")
+
+
+def build_checkpoint(folder: Path) -> Path:
+    """A checkpoint built from tiny components; its verdicts always parse and its chains are short."""
+    save_components(folder)
+    words = ("--probe-vocabulary", "verdict", "--max-chain-tokens", "4", "--chains", "2")
+    assert egrm("build", folder / "lm", "--scorer", folder / "encoder", "-o", folder / "judge", *words) == 0
+    return folder / "judge"
+
+
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    """Rows as JSONL; a string is written as it is."""
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

@@ -1,0 +1,58 @@
+"""The command line: `egrm build | score | compare | rank | card`.
+
+Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from transformers_egrm.cli.build import EXAMPLES as build_examples
+from transformers_egrm.cli.build import build
+from transformers_egrm.cli.card import EXAMPLES as card_examples
+from transformers_egrm.cli.card import card
+from transformers_egrm.cli.compare import EXAMPLES as compare_examples
+from transformers_egrm.cli.compare import compare
+from transformers_egrm.cli.rank import EXAMPLES as rank_examples
+from transformers_egrm.cli.rank import rank
+from transformers_egrm.cli.score import EXAMPLES as score_examples
+from transformers_egrm.cli.score import score
+from transformers_egrm.cli.summary import message_console
+from transformers_egrm.modeling.errors_egrm import EGRMError
+
+
+app = typer.Typer(
+    help="Judge answers with an efficient generative reward model: short verdicts where they agree, thought where not.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+for _command, _examples in (
+    (build, build_examples),
+    (score, score_examples),
+    (compare, compare_examples),
+    (rank, rank_examples),
+    (card, card_examples),
+):
+    # A blank line is what keeps two lines of an epilog apart.
+    app.command(epilog="\n\n".join(("Examples:", *_examples)))(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Args:
+        arguments: Words behind the program's name, by default those of this process.
+
+    Raises:
+        SystemExit: Always; its code is 0 on success.
+    """
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="egrm")
+    except EGRMError as error:
+        message_console().print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1)
+
+
+__all__ = ["app", "main"]

@@ -1,0 +1,146 @@
+"""`egrm build`: a checkpoint from a generator and, optionally, an encoder that scores chains."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from transformers_egrm.cli.judging import rubric_text
+from transformers_egrm.cli.loading import ModelError, load_encoder, load_generator
+from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, as_config_fields, with_judge_options
+from transformers_egrm.cli.summary import message_console
+
+
+EXAMPLES = (
+    "egrm build HuggingFaceTB/SmolLM2-135M-Instruct -o ./judge",
+    "egrm build ./gemma-3-270m.gguf --scorer ./all-MiniLM-L6-v2 -o ./judge --high 5 --tau 1.0",
+    "egrm build ./my-lm -o ./pair-judge --space pairwise --allow-tie --rubric @rubric.txt",
+)
+
+
+@with_judge_options(skip=CALL_ONLY_OPTIONS)
+def build(
+    generator: Annotated[
+        str, typer.Argument(metavar="GENERATOR", help="Causal language model: a folder, a .gguf file or a Hub id.")
+    ],
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write.")],
+    scorer: Annotated[
+        str | None,
+        typer.Option(metavar="ENCODER", help="Encoder that will score chains: a folder or a Hub id. Default: none."),
+    ] = None,
+    scorer_kind: Annotated[
+        Literal["encoder", "generator_state"],
+        typer.Option(help="encoder: reads prompt and chain. generator_state: a head on the generator's own states."),
+    ] = "encoder",
+    space: Annotated[
+        Literal["pointwise", "pairwise", "binary", "listwise", "free"], typer.Option(help="Default verdict space.")
+    ] = "pointwise",
+    low: Annotated[int, typer.Option(help="Pointwise: lowest verdict.")] = 0,
+    high: Annotated[int, typer.Option(help="Pointwise: highest verdict.")] = 10,
+    allow_tie: Annotated[bool, typer.Option("--allow-tie", help="Pairwise: a tie is a verdict.")] = False,
+    num_candidates: Annotated[int, typer.Option(help="Listwise: how many answers there are.")] = 2,
+    rubric: Annotated[
+        str | None, typer.Option(metavar="TEXT|@FILE", help="How to judge. Default: a general rubric.")
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest judge prompt. Default: what the generator's context leaves.")
+    ] = None,
+    truncation: Annotated[
+        Literal["error", "keep_ends"],
+        typer.Option(help="Longer prompts: refuse the record, or cut the middle of the judged text."),
+    ] = "error",
+    dtype: Annotated[
+        str, typer.Option(help="Number format of the generator: auto (its own), float32, bfloat16, float16.")
+    ] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a generator on the Hub.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint in the folder.")] = False,
+    judging: dict[str, Any],
+) -> None:
+    """Build a checkpoint from components.
+
+    The folder holds weights, tokenizers, source files and a model card: it loads with `trust_remote_code=True` where
+    this package is absent. Judging options become the checkpoint's defaults. A new scorer is not trained, and is not
+    asked until it is: chains are then chosen by vote.
+    """
+    from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+    from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+    from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+
+    verdict_space = VerdictSpace(space, low=low, high=high, allow_tie=allow_tie, num_candidates=num_candidates)
+    folder = Path(output)
+    _refuse_other_content(folder, overwrite)
+    if scorer is not None and scorer_kind == "generator_state":
+        raise ModelError("A scorer of kind generator_state is a head on the generator and takes no encoder, "
+                         f"got --scorer {scorer!r}.", "Leave one of the two options out.")  # fmt: skip
+    language_model, tokenizer = load_generator(generator, dtype=dtype, revision=revision)
+    encoder, scorer_tokenizer = (None, None) if scorer is None else load_encoder(scorer)
+    processor = EGRMProcessor(
+        tokenizer, scorer_tokenizer, space=verdict_space.to_dict(), rubric=rubric_text(rubric),
+        max_prompt_tokens=max_prompt_tokens, truncation=truncation,
+    )  # fmt: skip
+    model = EGRMRewardModel.from_components(
+        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **as_config_fields(judging)
+    )
+    _save(model, folder)
+    _print_built(model, folder)
+
+
+def _refuse_other_content(folder: Path, overwrite: bool) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        ours = json.loads((folder / "config.json").read_text("utf-8")).get("model_type") == "egrm_reward"
+    except (OSError, ValueError):
+        ours = False
+    if not ours:
+        raise ModelError(f"-o must name a new or an empty folder, got {folder} with other files in it.")
+    if not overwrite:
+        raise ModelError(f"-o must name a new or an empty folder, but {folder} holds a checkpoint.",
+                         "Name another one, or pass --overwrite.")  # fmt: skip
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Save beside the folder and rename: a build that is stopped leaves no half of a checkpoint."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    try:
+        for leftover in (partial, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(partial)
+        if folder.exists():
+            os.replace(folder, replaced)
+        os.replace(partial, folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        raise ModelError(f"{folder} must be writable, but: {error}.", "Check the path and the free space.") from error
+
+
+def _print_built(model: Any, folder: Path) -> None:
+    config = model.config
+    table = Table(title=f"egrm build {folder}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    generator = sum(parameter.numel() for parameter in model.generator.parameters())
+    table.add_row("generator", f"{config.generator_config.model_type}, {generator / 1e6:,.1f} M parameters")
+    if model.scorer is None:
+        table.add_row("scorer", "none: chains are chosen by vote")
+    else:
+        scorer = sum(parameter.numel() for parameter in model.scorer.parameters())
+        table.add_row("scorer", f"{config.scorer_kind}, {scorer / 1e6:,.1f} M parameters, not trained: chains by vote")
+    space = model.processor.space
+    table.add_row("verdict space", f"{space.kind} ({', '.join(space.labels) or 'any text'})")
+    options = config.judge_options()
+    table.add_row("ladder", ", ".join(f"{value:g}" for value in options.temperatures))
+    table.add_row("tau", f"{options.consensus_threshold:g} ({options.consensus} consensus)")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    table.add_row("size", f"{size / 1e6:,.1f} MB")
+    message_console().print(table)
+
+
+__all__ = ["EXAMPLES", "build"]

@@ -1,0 +1,84 @@
+"""What `egrm score`, `compare` and `rank` have in common: the judge, and the columns of its results."""
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import typer
+
+from transformers_egrm.cli.loading import identity, load_model
+from transformers_egrm.cli.options import RunOptions
+from transformers_egrm.cli.running import Job
+from transformers_egrm.data.fields import FieldMap
+from transformers_egrm.data.records import DataError
+
+
+MODEL_HELP = "Folder made by `egrm build` or `save_pretrained`, or a Hub id."
+SOURCE_HELP = "Records: .jsonl, .json (an array), .csv or .parquet; - reads JSONL from stdin."
+
+
+def make_job(
+    command: str, model: str, source: str, *, fields: FieldMap, asked: dict[str, Any], run: RunOptions,
+    judging: dict[str, Any], types: dict[str, Any] | None = None,
+) -> Job:  # fmt: skip
+    """The job of a judging command.
+
+    Args:
+        command: Its name.
+        model: Folder or Hub id.
+        source: Input file, or `-`.
+        fields: Where records find their fields.
+        asked: What else was asked for, such as a verdict space, as plain data.
+        run: How to read and write.
+        judging: Judging options that differ from the checkpoint's.
+        types: Python type of each column of a row, by default those of `JudgeResult`.
+    """
+    from transformers_egrm import __version__
+
+    settings = {"version": __version__, **identity(model, run.revision), **asked, "judging": judging,
+                "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
+    return Job(
+        command=command, model=model, source=source, fields=fields, identity=settings, run=run,
+        types={"record": int, **(types or result_types())},
+    )  # fmt: skip
+
+
+def result_types() -> dict[str, Any]:
+    """Python type of each field of a `JudgeResult`."""
+    from transformers_egrm.modeling.results_egrm import JudgeResult
+
+    return get_type_hints(JudgeResult)
+
+
+def load_judge(job: Job, judging: dict[str, Any]) -> Any:
+    """The `RewardJudge` of a job."""
+    from transformers_egrm.judge import RewardJudge
+
+    run = job.run
+    model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision)
+    on_terminal = typer.get_text_stream("stderr").isatty()
+    return RewardJudge(
+        model, batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric_text(run.rubric),
+        return_rationale=run.rationale, progress=on_terminal if run.progress is None else run.progress, **judging,
+    )  # fmt: skip
+
+
+def own_space(judge: Any) -> dict[str, Any]:
+    """The verdict space that the checkpoint was built for, as plain data."""
+    return judge.processor.task().space.to_dict()
+
+
+def rubric_text(rubric: str | None) -> str | None:
+    """The rubric itself, where `@FILE` names a file that holds it.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    if rubric is None or not rubric.startswith("@"):
+        return rubric
+    try:
+        return Path(rubric[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--rubric {rubric} must name a text file: {error}.") from error
+
+
+__all__ = ["MODEL_HELP", "SOURCE_HELP", "load_judge", "make_job", "own_space", "result_types", "rubric_text"]

@@ -1,0 +1,190 @@
+"""Command line options that several commands share, each written once.
+
+The judging options are the fields of `JudgeOptions`: name, type and help text are read from the class, so that a new
+field is a new option of every command. `RunOptions` is declared the same way.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import wraps
+from itertools import pairwise
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
+from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+# Shorter spellings, in addition to the field's own name.
+_ALIASES = {"consensus_threshold": "--tau", "num_chains": "--chains", "timeout_s": "--timeout"}
+# Fields of a checkpoint's configuration that carry another name than the option they are the default of.
+_CONFIG_NAMES = {"temperatures": "ladder_temperatures", "top_ps": "ladder_top_ps"}
+CALL_ONLY_OPTIONS = frozenset({"seed", "strict", "timeout_s", "decoder"})
+"""Judging options that belong to a call and have no default in the checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How records are read, judged in batches, and written."""
+
+    output: str = field(default="-", metadata={"flags": ("--output", "-o")})
+    """Where results go, .jsonl, .csv or .parquet; - writes JSONL to stdout, without resume."""
+    map: tuple[str, ...] = field(default=(), metadata={"metavar": "FIELD=COLUMN"})
+    """Read a field from a column of another name, such as prompt=input; nested columns as a.b. Repeatable."""
+    keep: tuple[str, ...] = field(default=(), metadata={"metavar": "COLUMN"})
+    """Copy an input column into the output, such as a label. Repeatable."""
+    rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE"})
+    """How to judge, for records without a `rubric` of their own; default: the checkpoint's."""
+    batch_size: int = field(default=8, metadata={"min": 1})
+    """Records judged at once."""
+    reorder_window: int | None = field(default=None, metadata={"min": 1})
+    """Most records in flight while input order is restored; by default eight batches or more."""
+    rationale: bool = False
+    """Add the text behind each verdict to the output."""
+    device: str = "auto"
+    """Device of the model: auto, cpu, cuda, cuda:1, mps."""
+    dtype: str = "auto"
+    """Number format of the generator: auto (the checkpoint's), float32, bfloat16, float16."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the Hub."""
+    summary: str | None = field(default=None, metadata={"metavar": "FILE.json"})
+    """Write the summary as JSON too."""
+    restart: bool = False
+    """Start over, and replace what an earlier run wrote to the output."""
+    progress: bool | None = None
+    """Show a progress bar; by default only on a terminal."""
+
+
+def with_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the fields of `RunOptions` as options; it receives them as its argument `run`."""
+    parameters = [_parameter(run_field, RunOptions, "Run") for run_field in fields(RunOptions)]
+
+    def pack(**values: Any) -> RunOptions:
+        for name in ("map", "keep"):
+            values[name] = tuple(values[name] or ())
+        return RunOptions(**values)
+
+    return _extended(command, "run", parameters, pack)
+
+
+def with_judge_options(skip: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the fields of `JudgeOptions` as options; it receives those used as the dict `judging`.
+
+    Args:
+        skip: Fields to leave out.
+    """
+    parameters = [
+        _parameter(option, JudgeOptions, "Judging (default: the checkpoint's own setting)", optional=True)
+        for option in fields(JudgeOptions)
+        if option.name not in skip
+    ]
+
+    def pack(**values: Any) -> dict[str, Any]:
+        judging = {name: value for name, value in values.items() if value is not None}
+        for name in ("temperatures", "top_ps"):
+            if name in judging:
+                judging[name] = _numbers(name, judging[name])
+        _resolved(judging)  # a value out of range is refused before a model is loaded
+        return judging
+
+    return lambda command: _extended(command, "judging", parameters, pack)
+
+
+def as_config_fields(judging: dict[str, Any]) -> dict[str, Any]:
+    """Judging options as the fields of `EGRMConfig` that hold their defaults."""
+    if "temperatures" in judging:
+        judging = judging | {"top_ps": _resolved(judging).top_ps}
+    names = {name: _CONFIG_NAMES.get(name, name) for name in judging}
+    known = {config_field.name for config_field in fields(EGRMConfig)}
+    unknown = sorted(set(names.values()) - known)
+    if unknown:
+        raise AssertionError(f"every option of `egrm build` must be a field of EGRMConfig, but {unknown} are not")
+    return {names[name]: value for name, value in judging.items()}
+
+
+def documented_fields(cls: type) -> dict[str, str]:
+    """The docstring under each field of a class, by the field's name."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    found = {}
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    for statement, following in pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            match following:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    found[statement.target.id] = " ".join(text.split())
+    return found
+
+
+def _parameter(option: Field, cls: type, panel: str, *, optional: bool = False) -> inspect.Parameter:
+    annotation = get_type_hints(cls)[option.name]
+    metavar = option.metadata.get("metavar")
+    if annotation == tuple[float, ...]:
+        annotation, metavar = str, "X,X,..."
+    elif annotation == tuple[str, ...]:
+        annotation = list[str]
+    spelling = option.name.replace("_", "-")
+    flags: tuple[str, ...] = option.metadata.get("flags", (f"--{spelling}",))
+    if annotation == bool | None or (annotation is bool and optional):
+        flags = (f"--{spelling}/--no-{spelling}",)
+    flags += (_ALIASES[option.name],) if option.name in _ALIASES else ()
+    default = None if optional else option.default
+    shown = default not in (None, False, (), MISSING)
+    # One backtick pair per name reads well in code, not in a terminal.
+    text = documented_fields(cls)[option.name].replace("`", "")
+    info = typer.Option(
+        *flags, help=text, metavar=metavar, rich_help_panel=panel, show_default=shown, min=option.metadata.get("min")
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=list(default) if isinstance(default, tuple) else default,
+        annotation=Annotated[annotation | None if optional else annotation, info],
+    )
+
+
+def _extended(
+    command: Callable[..., Any], receives: str, parameters: list[inspect.Parameter], pack: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`command` with its argument `receives` replaced by options, which `pack` turns into that argument."""
+    names = [parameter.name for parameter in parameters]
+
+    @wraps(command)
+    def extended(**arguments: Any) -> Any:
+        values = {name: arguments.pop(name) for name in names}
+        return command(**arguments, **{receives: pack(**values)})
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != receives]
+    extended.__signature__ = signature.replace(parameters=own + parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in own + parameters}
+    return extended
+
+
+def _resolved(judging: dict[str, Any]) -> JudgeOptions:
+    # Only the checkpoint knows how many probes there are: here, as many as either option says.
+    probes = len(judging.get("temperatures") or judging.get("top_ps") or JudgeOptions().temperatures)
+    defaults = JudgeOptions(temperatures=(1.0,) * probes, top_ps=JudgeOptions().top_ps[:1] * probes)
+    return defaults.with_overrides(**judging)
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"`{name}` must be numbers separated by commas, got {text!r}.", "For example 0.6,0.8."
+        ) from error
+
+
+__all__ = [
+    "CALL_ONLY_OPTIONS",
+    "RunOptions",
+    "as_config_fields",
+    "documented_fields",
+    "with_judge_options",
+    "with_run_options",
+]

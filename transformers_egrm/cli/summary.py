@@ -1,0 +1,160 @@
+"""What a run did, counted row by row: the table at its end and the JSON file of `--summary`."""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+_BINS = 10
+_BAR_CHARS = 24
+# Free answers are as many as the records; memory must not grow with them.
+_VERDICT_KINDS = 64
+# A few records may agree by accident; a warning about a collapse needs more.
+_COLLAPSE_RECORDS = 20
+
+
+@dataclass
+class Tally:
+    """Running counts of one run; its size does not depend on the number of rows."""
+
+    records: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    routes: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    consensus_bins: list[int] = field(default_factory=lambda: [0] * _BINS)
+    """Judgements with a consensus in (i / 10, (i + 1) / 10]; the first bin holds 0 too."""
+    reward_sum: float = 0.0
+    tokens: int = 0
+    truncated: int = 0
+
+    def add(self, judgements: Iterator[Mapping[str, Any]]) -> None:
+        """Count one record.
+
+        Args:
+            judgements: Its judgements as rows of `JudgeResult.to_dict`: one, or one per candidate of a ranking.
+        """
+        self.records += 1
+        for row in judgements:
+            self.statuses[row["status"]] += 1
+            self.tokens += row["tokens"]
+            self.truncated += bool(row["truncated"])
+            if row["route"] is not None:
+                self.routes[row["route"]] += 1
+            if row["consensus"] is not None:
+                # float32 shares such as 0.6000000238 belong to the bin they close.
+                above = math.ceil(row["consensus"] * _BINS - 1e-3) - 1
+                self.consensus_bins[min(max(above, 0), _BINS - 1)] += 1
+            if row["status"] == "ok":
+                verdict = str(row["verdict"])
+                known = verdict in self.verdicts or len(self.verdicts) < _VERDICT_KINDS
+                self.verdicts[verdict if known else "(others)"] += 1
+                self.reward_sum += row["reward"] or 0.0
+
+    @property
+    def judgements(self) -> int:
+        """Judgements asked for: records, or candidates of a ranking."""
+        return sum(self.statuses.values())
+
+    @property
+    def short_share(self) -> float | None:
+        """Share of the routed judgements that took the short path; None if none was routed."""
+        routed = sum(self.routes.values())
+        return self.routes["short"] / routed if routed else None
+
+    def warnings(self) -> list[str]:
+        """What looks wrong with the run as a whole."""
+        found = []
+        ok = self.statuses["ok"]
+        if self.short_share == 0:
+            found.append("0 % of the judgements took the short path: every one paid for chains. "
+                         "Lower --tau, or check that the short verdicts parse.")  # fmt: skip
+        if self.short_share == 1:
+            found.append("100 % of the judgements took the short path: no chain was ever asked for. "
+                         "Raise --tau, or check that the probes do not agree for lack of temperature.")  # fmt: skip
+        if ok >= _COLLAPSE_RECORDS and len(self.verdicts) == 1:
+            found.append(f"All {ok} verdicts are {next(iter(self.verdicts))!r}: such a judge tells nothing.")
+        if self.judgements and not ok:
+            found.append("No record has a reward: see `status` and `error` of the output.")
+        return found
+
+    def to_dict(self, seconds: float) -> dict[str, Any]:
+        """The summary as plain data."""
+        ok = self.statuses["ok"]
+        return {
+            "records": self.records,
+            "judgements": self.judgements,
+            "statuses": dict(sorted(self.statuses.items())),
+            "routes": dict(sorted(self.routes.items())),
+            "short_share": self.short_share,
+            "verdicts": dict(self.verdicts.most_common()),
+            "consensus_histogram": [
+                {"above": low / _BINS, "up_to": high / _BINS, "count": count}
+                for (low, high), count in zip(pairwise(range(_BINS + 1)), self.consensus_bins, strict=True)
+            ],
+            "mean_reward": self.reward_sum / ok if ok else None,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "seconds": round(seconds, 3),
+            "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
+            "warnings": self.warnings(),
+        }
+
+
+def print_summary(summary: Mapping[str, Any], title: str) -> None:
+    """Print a summary as a table, and its warnings, to stderr."""
+    console = message_console()
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    judgements, routes = summary["judgements"], summary["routes"]
+    table.add_row("records", f"{summary['records']:,}")
+    if judgements != summary["records"]:
+        table.add_row("judgements", f"{judgements:,}")
+    table.add_row("statuses", _shares(summary["statuses"]))
+    table.add_row("route", _shares(routes) or "none was routed")
+    table.add_row("consensus", _histogram(summary["consensus_histogram"]))
+    table.add_row("verdicts", _shares(summary["verdicts"], most=12) or "none")
+    if summary["mean_reward"] is not None:
+        table.add_row("mean reward", f"{summary['mean_reward']:.4g}")
+    table.add_row("new tokens", f"{summary['tokens']:,} ({summary['tokens'] / max(judgements, 1):.1f} per judgement)")
+    if summary["truncated"]:
+        table.add_row("truncated", f"{summary['truncated']:,}")
+    speed = "" if summary["records_per_s"] is None else f" ({summary['records_per_s']:.3g} records/s)"
+    table.add_row("seconds", f"{summary['seconds']:.1f}{speed}")
+    console.print(table)
+    for warning in summary["warnings"]:
+        console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+
+
+def message_console() -> Console:
+    """Where messages go: stderr, so that rows on stdout stay clean."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def _shares(counts: Mapping[str, int], most: int | None = None) -> str:
+    total = sum(counts.values())
+    parts = [f"{name} {count:,} ({100 * count / total:.1f} %)" for name, count in list(counts.items())[:most]]
+    return ", ".join(parts) + (", ..." if most is not None and len(counts) > most else "")
+
+
+def _histogram(bins: list[Mapping[str, Any]]) -> str:
+    highest = max(found["count"] for found in bins)
+    if not highest:
+        return "none was read"
+    lines = [
+        f"{found['above']:.1f} - {found['up_to']:.1f} {'█' * round(_BAR_CHARS * found['count'] / highest):<{_BAR_CHARS}} "
+        f"{found['count']:,}"
+        for found in bins
+    ]
+    filled = [index for index, found in enumerate(bins) if found["count"]]
+    return "\n".join(lines[filled[0] : filled[-1] + 1])
+
+
+__all__ = ["Tally", "message_console", "print_summary"]
