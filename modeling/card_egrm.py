@@ -1,6 +1,5 @@
 """The model card: what a checkpoint is and how to use it, rendered from its configuration, never typed."""
 
-import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -45,10 +44,9 @@ def render_card(config: EGRMConfig, parameters: Mapping[str, int], tags: Sequenc
         tags: More tags than the card's own.
     """
     own = ["egrm_reward", "reward-model", "generative-reward-model", "llm-as-a-judge"]
-    bases = [name for name in config.base_models if re.fullmatch(r"[\w.-]+/[\w.-]+", name)]
     front = ["---", "library_name: transformers", "pipeline_tag: text-classification", "tags:"]
     front += [f"- {tag}" for tag in dict.fromkeys([*own, *tags])]
-    front += ["base_model:", *(f"- {name}" for name in bases)] if bases else []
+    front += ["base_model:", *(f"- {name}" for name in config.base_models)] if config.base_models else []
     options = config.judge_options()
     lines = [
         *front, "---", "", MARKER, "", "# E-GRM judge", "",

@@ -120,8 +120,8 @@ class EGRMConfig(PreTrainedConfig):
     """One checkpoint: a generator, optionally a scorer, and how they judge.
 
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
-    of the judge's turn, so that a judgement needs no text. `base_models` names the components for the model card. The
-    other fields are the defaults of `JudgeOptions`.
+    of the judge's turn, so that a judgement needs no text. `base_models` are the components' Hub ids, for the model
+    card. The other fields are the defaults of `JudgeOptions`.
     """
 
     model_type = "egrm_reward"

@@ -1,6 +1,9 @@
 """`EGRMRewardModel`: a generator that judges, a scorer that picks among its chains, one checkpoint."""
 
+import re
 from copy import deepcopy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -13,7 +16,9 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel,
 from transformers.utils import PROCESSOR_NAME, ModelOutput, cached_file
 from transformers.utils.hub import create_and_tag_model_card, hf_api
 
+from .backbone_egrm import Backbone
 from .card_egrm import is_rendered, write_card
+from .chains_egrm import deliberate, finish, join_stages
 from .components_egrm import (
     check_vocabulary,
     has_adapter,
@@ -21,12 +26,14 @@ from .components_egrm import (
     plain_generator,
     quantization_method,
 )
-from .configuration_egrm import EGRMConfig
+from .configuration_egrm import EGRMConfig, JudgeOptions
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
-from .outputs_egrm import JudgeInputs
+from .flops_egrm import cost_model
+from .outputs_egrm import EGRMOutput, JudgeInputs
+from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
 from .random_egrm import item_id_of_tokens
-from .scorer_egrm import EGRMScorer
+from .scorer_egrm import EGRMScorer, encode_pairs
 from .verdicts_egrm import JudgeTask
 
 
@@ -88,6 +95,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.generator = AutoModelForCausalLM.from_config(config.generator_config)
         self.scorer = EGRMScorer(config) if config.has_scorer else None
+        self._backbone: Backbone | None = None
         self._processor: EGRMProcessor | None = None
         self._loading_options: dict[str, Any] = {}
         self.post_init()
@@ -128,7 +136,9 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
         if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
             raise ConfigError("A scorer of kind generator_state has no encoder, got one.", "Leave one of the two out.")
-        names = [part.name_or_path for part in (generator, encoder) if part is not None and part.name_or_path]
+        names = [
+            part.name_or_path for part in (generator, encoder) if part is not None and _is_hub_id(part.name_or_path)
+        ]
         with torch.device("meta"):  # the shell only: its weights are replaced below
             model = cls(EGRMConfig(**parts, base_models=names, **settings))
         _need_class(generator, model.generator)
@@ -342,6 +352,124 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError("The checkpoint has no judging task.", "Assign a processor to `model.processor`.")
         return JudgeTask.from_dict(self.config.task)
 
+    def judge(self, inputs: JudgeInputs, *, return_texts: bool = False, **options: Any) -> EGRMOutput:
+        """Judge items: short verdicts first, and chains of thought where they disagree.
+
+        Args:
+            inputs: Prompts of B items, as the processor makes them, on any device.
+            return_texts: Whether to return what the long path's chosen candidates say, as `rationales`.
+            **options: Fields of `JudgeOptions`; the checkpoint has the defaults.
+
+        Returns:
+            Rewards [B] float32, NaN where `statuses` is not OK, and how they came about.
+
+        Raises:
+            ConfigError: An option is unknown, out of range, or contradicts verdict space or checkpoint.
+            UnsupportedModelError: The decoder asked for is not exact for this generator.
+
+        Source:
+            https://huggingface.co/papers/2604.10072, section 3.
+        """
+        stage = self.probe(inputs, **options)
+        long = self.deliberate(stage.long_items(), return_texts=return_texts, **options)
+        return finish(stage.output, stage.long_index, long)
+
+    @torch.no_grad()
+    def probe(self, inputs: JudgeInputs, **options: Any) -> ShortStage:
+        """The short path alone: prefill, probes, consensus, route.
+
+        Args:
+            inputs: Prompts of B items.
+            **options: Fields of `JudgeOptions`.
+
+        Returns:
+            The output so far, and the items that need the long path, which may be pooled across batches.
+
+        Raises:
+            ConfigError: As in `judge`.
+            UnsupportedModelError: As in `judge`.
+        """
+        resolved = self._options(inputs.task.space.kind, options)
+        self.backbone.check_head()
+        with _evaluating(self):
+            if not resolved.strict:
+                return probe_prompts(self, inputs, resolved)
+            return join_stages([probe_prompts(self, inputs.item(i), resolved) for i in range(inputs.num_items)])
+
+    @torch.no_grad()
+    def deliberate(self, items: LongItems, *, return_texts: bool = False, **options: Any) -> EGRMOutput:
+        """The long path alone: chains of thought and the choice among them.
+
+        Args:
+            items: What `ShortStage.long_items` returned, of one batch or pooled from many.
+            return_texts: As in `judge`.
+            **options: The same as for the short path.
+
+        Returns:
+            One row per item, the costs of its short path included.
+
+        Raises:
+            ConfigError: As in `judge`.
+        """
+        resolved = self._options(items[0].task.space.kind if items else None, options)
+        with _evaluating(self):
+            return deliberate(self, items, resolved, return_texts)
+
+    def _options(self, kind: str | None, overrides: dict[str, Any]) -> JudgeOptions:
+        options = self.config.judge_options(kind, **overrides)
+        if options.selection == "scorer" and self.scorer is None:
+            raise ConfigError(
+                "selection='scorer' needs a scorer, and the checkpoint has none.", "Use selection='vote'."
+            )
+        return options
+
+    @property
+    def backbone(self) -> Backbone:
+        """The generator as the decode engine sees it."""
+        if self._backbone is None or self._backbone.generator is not self.generator:
+            self._backbone = Backbone(self.generator)
+        return self._backbone
+
+    @property
+    def wants_states(self) -> bool:
+        """Whether the scorer reads the generator's hidden states instead of texts."""
+        return self.scorer is not None and self.scorer.kind == "generator_state"
+
+    def decode_tokens(self, token_ids: list[list[int]]) -> list[str]:
+        """Texts of N token sequences, control tokens left out.
+
+        Args:
+            token_ids: N sequences of the generator's tokenizer.
+        """
+        return self.processor.tokenizer.batch_decode(token_ids, skip_special_tokens=True) if token_ids else []
+
+    def score_candidates(
+        self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
+    ) -> tuple[Tensor, list[float]]:
+        """The scorer's opinion of N candidates.
+
+        Args:
+            prompts: N judge prompts; empty where the scorer reads states.
+            texts: N texts.
+            states: [N, H] hidden state behind each candidate's last token; None where the scorer reads texts.
+            strict: One candidate per call.
+
+        Returns:
+            [N] float32 in [0, 1], and the floating-point operations each took.
+        """
+        assert self.scorer is not None, "checked in _options"
+        if states is not None:
+            scores = torch.cat([self.scorer.score_states(s) for s in states.split(1 if strict else len(states))])
+            return scores, [2.0 * states.shape[-1]] * len(states)
+        tokenizer = self.processor.scorer_tokenizer
+        if tokenizer is None:
+            raise ConfigError("The scorer reads texts, but the processor has no tokenizer for it.",
+                              "Pass `scorer_tokenizer` when building the checkpoint.")  # fmt: skip
+        check_vocabulary(tokenizer, self.scorer.encoder.config.vocab_size, "scorer")
+        pairs = encode_pairs(prompts, texts, tokenizer, self.scorer.token_limit(tokenizer))
+        cost = cost_model(self.scorer.encoder)
+        return self.scorer.score_pairs(pairs, tokenizer, strict=strict), [cost.run(len(p.input_ids)) for p in pairs]
+
     def forward(
         self,
         input_ids: Tensor,
@@ -403,12 +531,29 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         return generator.generate(*args, **kwargs)
 
 
+def _is_hub_id(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
+
+
 def _need_class(part: PreTrainedModel, shell: PreTrainedModel) -> None:
     if type(part) is not type(shell):
         raise UnsupportedModelError(
             f"The checkpoint would be loaded with a {type(shell).__name__}, but was given a {type(part).__name__}.",
             "Load the part with `AutoModelForCausalLM` (generator) or `AutoModel` (scorer).",
         )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    # A trainer may hold the model in training mode; dropout must not enter a judgement.
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _inputs_of(prompts: list[list[int]], task: JudgeTask) -> JudgeInputs:

@@ -1,0 +1,152 @@
+"""A configuration refuses what cannot work, survives JSON, and leaves living models alone."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import tiny_generator, tiny_scorer
+from transformers import AutoConfig
+
+import transformers_egrm  # noqa: F401 (registers the model type)
+from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
+from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+def test_the_defaults_are_the_papers():
+    options = EGRMConfig().judge_options()
+    assert options.num_probes == 5
+    assert options.temperatures == (0.6, 0.7, 0.8, 0.9, 1.0)
+    assert options.top_ps == (0.95,) * 5
+    assert options.consensus_threshold == 0.8
+    assert options.probe_vocabulary == "full"
+    assert options.reuse_probes
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"temperatures": ()}, "at least one temperature"),
+        ({"temperatures": (-0.1,)}, "numbers >= 0"),
+        ({"temperatures": (float("nan"),)}, "numbers >= 0"),
+        ({"temperatures": (float("inf"),)}, "numbers >= 0"),
+        ({"top_ps": (0.5,)}, r"one value per temperature \(5\)"),
+        ({"top_ps": (0.0,) * 5}, r"values in \(0, 1\]"),
+        ({"consensus_threshold": 1.01}, r"a share in \[0, 1\]"),
+        ({"consensus_threshold": float("nan")}, r"a share in \[0, 1\]"),
+        ({"num_chains": 0}, "an integer >= 1, got 0"),
+        ({"num_chains": 2.5}, "an integer >= 1"),
+        ({"max_probe_tokens": 0}, "an integer >= 1"),
+        ({"max_chain_tokens": -1}, "an integer >= 1"),
+        ({"chain_temperature": -1.0}, "a number >= 0"),
+        ({"chain_top_p": 1.5}, r"a value in \(0, 1\]"),
+        ({"vote_tolerance": -1}, "an integer >= 0"),
+        ({"verdict_mass_floor": 2.0}, r"a share in \[0, 1\]"),
+        ({"probe_vocabulary": "all"}, "one of full, verdict"),
+        ({"consensus": "vote"}, "one of sampled, exact"),
+        ({"reward": "mean"}, "one of verdict, expected"),
+        ({"selection": "best"}, "one of scorer, vote, likelihood"),
+        ({"decoder": "beam"}, "one of auto, star, expand, first_token"),
+        ({"timeout_s": 0.0}, "seconds > 0, or None"),
+        ({"temprature": (1.0,)}, r"Unknown judging option \['temprature'\]\. Known options: chain_temperature"),
+    ],
+    ids=str,
+)
+def test_an_option_out_of_range_says_what_it_should_be(setting, expected):
+    with pytest.raises(ConfigError, match=expected):
+        EGRMConfig().judge_options(**setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"ladder_temperatures": []}, "at least one temperature"),
+        ({"ladder_temperatures": [0.5, 1.0]}, r"one value per temperature \(2\)"),
+        ({"consensus_threshold": -0.1}, "consensus_threshold"),
+        ({"num_chains": 0}, "num_chains"),
+        ({"selection": "best"}, "selection"),
+        ({"scorer_kind": "head"}, "one of encoder, generator_state"),
+        ({"scorer_max_tokens": 3}, "at least 8 tokens"),
+        ({"regression_weight": 1.5}, r"a weight in \[0, 1\]"),
+        ({"huber_delta": 0.0}, "a number > 0"),
+        ({"hinge_margin": -0.1}, "a number >= 0"),
+        ({"num_labels": 2}, "`num_labels` must be 1, the reward, got 2"),
+    ],
+    ids=str,
+)
+def test_a_wrong_checkpoint_setting_is_refused_when_it_is_made(setting, expected):
+    with pytest.raises(ConfigError, match=expected):
+        EGRMConfig(**setting)
+
+
+def test_one_probe_is_a_ladder_too():
+    options = EGRMConfig().judge_options(temperatures=[0.7])
+    assert (options.num_probes, options.temperatures, options.top_ps) == (1, (0.7,), (0.95,))
+
+
+def test_a_longer_ladder_keeps_a_common_nucleus_and_asks_about_different_ones():
+    assert JudgeOptions().with_overrides(temperatures=[1.0] * 7).top_ps == (0.95,) * 7
+    mixed = JudgeOptions(top_ps=(0.9, 0.9, 0.9, 0.9, 1.0))
+    with pytest.raises(ConfigError, match=r"one value per temperature \(7\)"):
+        mixed.with_overrides(temperatures=[1.0] * 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "consensus"),
+    [
+        ("pointwise", "sampled"),
+        ("free", "sampled"),
+        ("listwise", "sampled"),
+        ("pairwise", "exact"),
+        ("binary", "exact"),
+    ],
+)
+def test_few_labels_are_judged_by_their_exact_distribution(kind, consensus):
+    assert EGRMConfig().judge_options(kind).consensus == consensus
+    assert EGRMConfig(consensus="sampled").judge_options(kind).consensus == "sampled"
+
+
+def test_an_untrained_scorer_is_never_the_default_choice():
+    parts = {"scorer_config": tiny_scorer().config}
+    assert EGRMConfig().judge_options().selection == "vote"
+    assert EGRMConfig(**parts).judge_options().selection == "vote"
+    assert EGRMConfig(**parts, scorer_trained=True).judge_options().selection == "scorer"
+    assert EGRMConfig(scorer_kind="generator_state", scorer_trained=True).judge_options().selection == "scorer"
+
+
+@given(
+    tau=st.floats(0, 1), chains=st.integers(1, 64), trained=st.booleans(), kind=st.sampled_from(["encoder", "generator_state"]),
+    ladder=st.lists(st.floats(0, 2, allow_nan=False), min_size=1, max_size=8), seed_nucleus=st.floats(0.01, 1),
+)  # fmt: skip
+def test_every_configuration_survives_json(tau, chains, trained, kind, ladder, seed_nucleus):
+    config = EGRMConfig(
+        generator_config={"model_type": "qwen3", "hidden_size": 64},
+        scorer_config={"model_type": "bert", "hidden_size": 32} if kind == "encoder" else None,
+        consensus_threshold=tau, num_chains=chains, scorer_trained=trained, scorer_kind=kind,
+        ladder_temperatures=ladder, ladder_top_ps=[seed_nucleus] * len(ladder), task={"space": {"kind": "binary"}},
+    )  # fmt: skip
+    again = EGRMConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
+    assert again.to_dict() == config.to_dict()
+    assert again.judge_options() == config.judge_options()
+    assert again.generator_config.hidden_size == 64
+
+
+def test_auto_config_finds_it_and_takes_what_trainers_pass(tmp_path):
+    EGRMConfig(generator_config=tiny_generator().config, num_chains=7).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, num_labels=1)
+    assert type(config) is EGRMConfig
+    assert (config.num_chains, config.num_labels, config.id2label) == (7, 1, {0: "reward"})
+    with pytest.raises(ConfigError, match="num_labels"):
+        AutoConfig.from_pretrained(tmp_path, num_labels=3)
+
+
+def test_wrapping_the_configuration_of_a_living_model_does_not_change_that_model():
+    encoder = tiny_scorer()
+    ids = torch.tensor([[2, 7, 8, 3, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    before = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    config = EGRMConfig(scorer_config=encoder.config)
+    assert config.scorer_config is not encoder.config
+    assert encoder.config._attn_implementation == "sdpa"
+    assert torch.equal(encoder(input_ids=ids, attention_mask=mask).last_hidden_state, before)
