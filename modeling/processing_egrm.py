@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
 from .guard_egrm import TextGuard, common_prefix
 from .outputs_egrm import JudgeInputs
+from .random_egrm import item_id_of_tokens
 from .records_egrm import JudgeRecord, read_record
 from .templates_egrm import (
     LONG_MODE,
@@ -467,8 +467,9 @@ def _read_space(space: VerdictSpace | Mapping[str, Any] | None) -> VerdictSpace 
 def _item_id(key: int | str | None, prompts: Sequence[Sequence[int]]) -> int:
     if isinstance(key, int) and -(2**63) <= key < 2**63:
         return key
-    content = struct.pack(f"<{len(prompts[0])}q", *prompts[0]) if key is None else str(key).encode("utf-8")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+    if key is None:
+        return item_id_of_tokens(prompts[0])  # what a model's forward does, that sees nothing but tokens
+    return int.from_bytes(hashlib.blake2b(str(key).encode("utf-8"), digest_size=8).digest(), "little") >> 1
 
 
 def _share(lengths: Sequence[int], allowed: int) -> list[int] | None:
