@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from .errors_egrm import UnsupportedModelError
+from .flops_egrm import CostModel, cost_model
 from .kernels_egrm import STAR_ATTENTION, fast_linear
 
 
@@ -57,6 +59,14 @@ class Backbone:
             )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
+    @cached_property
+    def cost(self) -> CostModel:
+        """Sizes that decide the generator's cost."""
+        try:
+            return cost_model(self.generator, self.windows)
+        except UnsupportedModelError:
+            return cost_model(self.generator)
+
     @property
     def star_refusal(self) -> str | None:
         """Why branches of this model cannot share a prefix in place; None where they can."""
@@ -75,7 +85,7 @@ class Backbone:
             return f"Attention '{config._attn_implementation}' takes no 4-dimensional mask."
         return None
 
-    @property
+    @cached_property
     def is_recurrent(self) -> bool:
         """Whether some layer folds the past into a state, so that padding would enter it."""
         cache = self.new_cache()

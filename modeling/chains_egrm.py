@@ -17,7 +17,7 @@ from .configuration_egrm import JudgeOptions
 from .ladder_egrm import BranchSampler
 from .outputs_egrm import EGRMOutput, Status
 from .prefill_egrm import Prefix
-from .probes_egrm import Judge, LongItem, LongItems, branches_of
+from .probes_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
 from .prompts_egrm import Body, resume_prompts
 from .reading_egrm import label_of, reward_of, verdict_of
 from .vocabulary_egrm import OpenVocabulary
@@ -121,7 +121,7 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     tokens, lengths = sampler.tokens.tolist(), sampler.lengths.tolist()
     texts = model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
     ended, broken, timed_out = (flags.tolist() for flags in (sampler.ended, sampler.broken, sampler.late))
-    log_probs, cost = sampler.log_probs.tolist(), model.generator_cost
+    log_probs, cost = sampler.log_probs.tolist(), model.backbone.cost
     per_item = orders * per_prompt
     thoughts = []
     for index, item in enumerate(items):
@@ -253,6 +253,15 @@ def join_outputs(outputs: Sequence[EGRMOutput]) -> EGRMOutput:
     return EGRMOutput(**joined)
 
 
+def join_stages(stages: Sequence[ShortStage]) -> ShortStage:
+    """Short stages of several batches as one, items in order."""
+    sizes = [stage.output.rewards.shape[0] for stage in stages]
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    long_index = [start + i for start, stage in zip(starts, stages, strict=True) for i in stage.long_index]
+    waiting = LongItems.concat([stage.waiting for stage in stages])
+    return ShortStage(join_outputs([stage.output for stage in stages]), waiting, tuple(long_index))
+
+
 def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EGRMOutput:
     """Put the long path's rows into the short stage's output.
 
@@ -278,4 +287,4 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     return EGRMOutput(**values)
 
 
-__all__ = ["Candidate", "choose", "deliberate", "finish", "join_outputs"]
+__all__ = ["Candidate", "choose", "deliberate", "finish", "join_outputs", "join_stages"]

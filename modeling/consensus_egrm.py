@@ -51,16 +51,18 @@ def vote(counts: Tensor, total: Tensor, tolerance: int = 0) -> tuple[Tensor, Ten
         Verdict ids [B] int64 (ties: the verdict with more votes of its own, then the lowest id), and agreement [B]
         float32 in [0, 1], 0 where nobody voted.
     """
-    support = counts
-    if tolerance:
-        padded = torch.nn.functional.pad(counts, (tolerance, tolerance))
-        support = padded.unfold(-1, 2 * tolerance + 1, 1).sum(-1)
-        # A verdict nobody gave cannot win, however many neighbours it has.
-        support = torch.where(counts > 0, support, torch.zeros_like(support))
+    # A verdict nobody gave cannot win, however many neighbours it has.
+    support = torch.where(counts > 0, count_neighbours(counts, tolerance), 0)
     rank = support * (counts.shape[-1] * int(total.max()) + 1) + counts
     verdicts = first_argmax(rank)
     share = support.gather(-1, verdicts[:, None])[:, 0].float() / total.clamp_min(1).float()
     return verdicts, share
+
+
+def count_neighbours(counts: Tensor, tolerance: int) -> Tensor:
+    """[B, C] int64: votes for each verdict and for its neighbours at most `tolerance` away."""
+    reach = min(tolerance, counts.shape[-1] - 1)
+    return torch.nn.functional.pad(counts, (reach, reach)).unfold(-1, 2 * reach + 1, 1).sum(-1)
 
 
 def choose_route(agreement: Tensor, threshold: float) -> Tensor:
@@ -84,7 +86,7 @@ def sampled_consensus(
     verdicts, agreement = vote(counts, total, tolerance)
     routes = choose_route(agreement, threshold)
     # On the long path what was not read could have agreed with anything: the bound is from above.
-    most = (counts.amax(-1) + unread).float() / total.clamp_min(1).float()
+    most = (count_neighbours(counts, tolerance).amax(-1) + unread).float() / total.clamp_min(1).float()
     agreement = torch.where((routes == Route.LONG) & (unread > 0), most, agreement)
     return Consensus(verdicts, agreement, unread > 0, routes)
 
@@ -133,6 +135,7 @@ def first_argmax(values: Tensor) -> Tensor:
 
 __all__ = [
     "choose_route",
+    "count_neighbours",
     "count_votes",
     "exact_consensus",
     "first_argmax",

@@ -1,9 +1,9 @@
 """`EGRMRewardModel`: a generator that judges, a scorer that picks among its chains, one checkpoint."""
 
 import re
-from copy import deepcopy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path

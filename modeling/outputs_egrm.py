@@ -77,23 +77,24 @@ class JudgeInputs(Tensors):
         """B."""
         return self.item_ids.shape[0]
 
-
-@dataclass(frozen=True)
-class Probes(Tensors):
-    """M short verdicts per prompt."""
-
-    tokens: Tensor
-    """[R, M, L] int64, new tokens, padded behind each row's end."""
-    lengths: Tensor
-    """[R, M] int64, how many of them were sampled (end token included)."""
-    finished: Tensor
-    """[R, M] bool; False where the row was stopped early, its verdict unread."""
-    log_probs: Tensor
-    """[R, M] float32, sum of the sampled tokens' log-probabilities at temperature 1, in nats."""
-    verdicts: Tensor
-    """[R, M] int64, verdict ids in the item's own order (swaps undone); meaningless where `parsed` is False."""
-    parsed: Tensor
-    """[R, M] bool, whether the probe holds a verdict."""
+    def item(self, index: int) -> "JudgeInputs":
+        """One item alone, without what other items' lengths padded it with, sharing nothing."""
+        rows = (self.item_index == index).nonzero()[:, 0]
+        width = int(self.attention_mask[rows].sum(-1).max())
+        picked = rows.tolist()
+        return replace(
+            self,
+            input_ids=self.input_ids[rows, -width:],
+            attention_mask=self.attention_mask[rows, -width:],
+            item_index=torch.zeros_like(rows),
+            swapped=self.swapped[rows],
+            item_ids=self.item_ids[index : index + 1],
+            shared_tokens=torch.zeros_like(rows),
+            group_index=torch.zeros_like(rows),
+            scorer_prompts=None if self.scorer_prompts is None else tuple(self.scorer_prompts[row] for row in picked),
+            references=None if self.references is None else (self.references[index],),
+            truncated_tokens=None if self.truncated_tokens is None else (self.truncated_tokens[index],),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,40 +110,6 @@ class Consensus(Tensors):
     bound on the long one."""
     routes: Tensor
     """[B] int64, `Route` of each item."""
-
-
-@dataclass(frozen=True)
-class Chains(Tensors):
-    """Chains of thought, flat over items."""
-
-    tokens: Tensor
-    """[N, L] int64, new tokens, padded behind each row's end."""
-    lengths: Tensor
-    """[N] int64."""
-    row_index: Tensor
-    """[N] int64, the prompt (row of the batch) each chain continues."""
-    log_probs: Tensor
-    """[N] float32, sum of the tokens' log-probabilities at temperature 1, in nats."""
-    finished: Tensor
-    """[N] bool, False where the deadline or the token budget cut the chain."""
-
-
-@dataclass(frozen=True)
-class Candidates(Tensors):
-    """Everything the long path may choose from: chains and, where reused, probes."""
-
-    item_index: Tensor
-    """[N] int64, ascending."""
-    verdicts: Tensor
-    """[N] int64, in the item's own order; meaningless where `parsed` is False."""
-    parsed: Tensor
-    """[N] bool."""
-    mean_log_probs: Tensor
-    """[N] float32, mean token log-probability, in nats."""
-    scores: Tensor
-    """[N] float32 in [0, 1], the scorer's; NaN where none was asked."""
-    is_chain: Tensor
-    """[N] bool, False for a reused probe."""
 
 
 @dataclass
@@ -178,11 +145,11 @@ class EGRMOutput(ModelOutput):
     prefill_tokens: Tensor | None = None
     """[B] int64, prompt tokens run for the item, shared ones counted once in their group's first item."""
     flops: Tensor | None = None
-    """[B] float64, floating-point operations of generator and scorer, estimated as in `flops_egrm`."""
+    """[B] float64, floating-point operations of generator and scorer, estimated by `CostModel`."""
     verdict_texts: list[str | None] | None = None
     """[B] verdicts as text; None where there is none."""
     rationales: list[str | None] | None = None
     """[B] text of the chosen candidate where asked for."""
 
 
-__all__ = ["Candidates", "Chains", "Consensus", "EGRMOutput", "JudgeInputs", "Probes", "Route", "Status", "Tensors"]
+__all__ = ["Consensus", "EGRMOutput", "JudgeInputs", "Route", "Status", "Tensors"]

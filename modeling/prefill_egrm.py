@@ -225,7 +225,7 @@ def prefill_groups(
     shared: Tensor,
     group_index: Tensor,
     suffix: Sequence[int],
-) -> tuple[Prefix, Tensor]:
+) -> tuple[Prefix, Tensor, list[int]]:
     """Run prompts that begin alike: the common tokens of a group once, then what is each prompt's own.
 
     Args:
@@ -237,31 +237,58 @@ def prefill_groups(
         suffix: Token ids appended to every prompt.
 
     Returns:
-        As `prefill`.
+        As `prefill`, and [R] tokens that were run for each prompt, common ones for the first of their group.
     """
+    lengths, groups = attention_mask.sum(-1).tolist(), group_index.tolist()
+    segments: list[tuple[int, int, int]] = []  # first row, row behind the last, common tokens
+    for group in dict.fromkeys(groups):
+        start = groups.index(group)
+        end = start + groups.count(group)
+        # Each prompt keeps a token of its own, or nobody would know the hidden state at its end.
+        common = min(int(shared[start:end].min()), min(lengths[start:end]) - 1) if end - start > 1 else 0
+        if segments and common == segments[-1][2] == 0:
+            start = segments.pop()[0]
+        segments.append((start, end, common))
+    parts, tokens_run = [], []
+    for start, end, common in segments:
+        width = max(lengths[start:end])
+        ids, mask = input_ids[start:end, -width:], attention_mask[start:end, -width:]
+        run = _prefill_alike(backbone, ids, mask, suffix, common) if common else prefill(backbone, ids, mask, suffix)
+        parts.append(run)
+        tokens_run += [length - common + len(suffix) for length in lengths[start:end]]
+        tokens_run[start] += common
+    return Prefix.concat([prefix for prefix, _ in parts]), torch.cat([hidden for _, hidden in parts]), tokens_run
+
+
+def _prefill_alike(
+    backbone: Backbone, input_ids: Tensor, attention_mask: Tensor, suffix: Sequence[int], common: int
+) -> tuple[Prefix, Tensor]:
+    # One group; `common` leading tokens are the same in all of its prompts.
     input_ids, attention_mask = append_ids(input_ids, attention_mask, suffix)
     rows = [ids[mask.bool()] for ids, mask in zip(input_ids, attention_mask, strict=True)]
-    parts, hidden_parts = [], []
-    for group in group_index.unique_consecutive().tolist():
-        members = [row for row, g in zip(rows, group_index.tolist(), strict=True) if g == group]
-        common = int(shared[group_index == group].min())
-        head = members[0][:common][None]
-        # A cache without a configuration evicts nothing, so that the members' last tokens see a whole window.
-        cache = DynamicCache()
-        hidden = backbone.run(head, None, positions_of(torch.ones_like(head)), cache)
-        copies = tuple(PrefixLayer(layer.keys.expand(len(members), -1, -1, -1), layer.values.expand(len(members), -1, -1, -1))
-                       for layer in cache.layers)  # fmt: skip
-        prefix = Prefix(copies, torch.ones_like(head, dtype=torch.bool).expand(len(members), -1), backbone.windows,
-                        hidden[:, -1].expand(len(members), -1))  # fmt: skip
-        own = [member[common:] for member in members]
-        ids = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
-        lengths = torch.tensor([len(tokens) for tokens in own], device=ids.device)
-        longer, states = extend(
-            backbone, prefix, ids, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-        )
-        parts.append(longer)
-        hidden_parts.append(states[torch.arange(len(own), device=states.device), lengths - 1 - len(suffix)])
-    return Prefix.concat(parts), torch.cat(hidden_parts)
+    head, size = rows[0][:common][None], len(rows)
+    # A cache without a configuration evicts nothing, so that the members' last tokens see a whole window.
+    cache = DynamicCache()
+    hidden = backbone.run(head, None, positions_of(torch.ones_like(head)), cache)
+    copies = tuple(PrefixLayer(layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
+                   for layer in cache.layers)  # fmt: skip
+    valid = torch.ones_like(head, dtype=torch.bool).expand(size, -1)
+    ids = torch.nn.utils.rnn.pad_sequence([tokens[common:] for tokens in rows], batch_first=True)
+    lengths = attention_mask.sum(-1) - common
+    longer, states = extend(
+        backbone, Prefix(copies, valid, backbone.windows, hidden[:, -1].expand(size, -1)), ids,
+        torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
+    )  # fmt: skip
+    layers = tuple(_last_slots(layer, None if window is None else window - 1 + len(suffix))
+                   for layer, window in zip(longer.layers, longer.windows, strict=True))  # fmt: skip
+    at = (lengths - 1 - len(suffix)).to(states.device)
+    return replace(longer, layers=layers), states[torch.arange(size, device=states.device), at]
+
+
+def _last_slots(layer: PrefixLayer, slots: int | None) -> PrefixLayer:
+    if slots is None or layer.keys.shape[2] <= slots:
+        return layer
+    return PrefixLayer(layer.keys[:, :, -slots:].clone(), layer.values[:, :, -slots:].clone())
 
 
 def append_ids(input_ids: Tensor, attention_mask: Tensor, suffix: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -17,7 +18,6 @@ from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
 from .consensus_egrm import count_votes, exact_consensus, is_decided, num_voters, sampled_consensus
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .flops_egrm import CostModel
 from .ladder_egrm import Branches, BranchSampler, PathSampler
 from .outputs_egrm import Consensus, EGRMOutput, JudgeInputs, Route, Status
 from .prompts_egrm import Body, Prompts, start_prompts
@@ -35,11 +35,6 @@ class Judge(Protocol):
     @property
     def backbone(self) -> Backbone:
         """The generator."""
-        ...
-
-    @property
-    def generator_cost(self) -> CostModel:
-        """Sizes of the generator."""
         ...
 
     @property
@@ -168,21 +163,21 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
 
 
 def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> VerdictTrie | None:
-    """The verdict space as token sequences; None for a space that cannot be listed.
+    """The verdict space as token sequences; None where the options do not need them.
 
     Raises:
         ConfigError: The options need a list of verdicts where there is none, or a larger token budget.
     """
     needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if not task.space.enumerable:
-        if needs_list:
-            raise ConfigError(
-                "Free verdicts cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
-                "reward='expected' is defined for them.",
-                "Use probe_vocabulary='full', consensus='sampled', reward='verdict'.",
-            )
+    if not needs_list:
         return None
-    trie = VerdictTrie(task.verdict_token_ids, task.probe_stop_ids)
+    if not task.space.enumerable:
+        raise ConfigError(
+            "Free verdicts cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
+            "reward='expected' is defined for them.",
+            "Use probe_vocabulary='full', consensus='sampled', reward='verdict'.",
+        )
+    trie = _trie_of(task.verdict_token_ids, task.probe_stop_ids, device)
     if (
         options.probe_vocabulary == "verdict"
         and options.consensus == "sampled"
@@ -193,7 +188,13 @@ def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> 
             f"{options.max_probe_tokens}.",
             f"Set max_probe_tokens to at least {trie.max_steps}.",
         )
-    return trie.to(device)
+    return trie
+
+
+@lru_cache(maxsize=32)
+def _trie_of(sequences: tuple[tuple[int, ...], ...], stop_ids: tuple[int, ...], device: torch.device) -> VerdictTrie:
+    # A space of a thousand verdicts takes longer to list than a short prompt to run.
+    return VerdictTrie(sequences, stop_ids).to(device)
 
 
 def choose_decoder(backbone: Backbone, task: JudgeTask, trie: VerdictTrie | None, options: JudgeOptions) -> str:
@@ -260,7 +261,8 @@ class _Probes:
         consensus = sampled_consensus(counts, unread, total, options.consensus_threshold, tolerance)
         late, broken = (_per_item(t, inputs) > 0 for t in (sampler.late, sampler.broken))
         # A probe that came too late does not matter where the others have decided without it.
-        late &= ~is_decided(counts, unread, total, options.consensus_threshold, stop_long=False)
+        if not tolerance:
+            late &= ~is_decided(counts, unread, total, options.consensus_threshold, stop_long=False)
         return consensus, late, broken
 
 
@@ -409,7 +411,7 @@ def _short_output(
 
 
 def _flops(model: Judge, prompts: Prompts, first: FirstLogits, lengths: Tensor | None) -> list[float]:
-    cost = model.generator_cost
+    cost = model.backbone.cost
     columns = None if first.full is not None else first.verdict.shape[-1]
     flops = []
     for row, (run, length) in enumerate(zip(prompts.tokens_run, prompts.lengths, strict=True)):

@@ -98,16 +98,14 @@ class StarPrompts:
     @classmethod
     def start(cls, backbone: Backbone, inputs: JudgeInputs, suffix: Sequence[int]) -> "StarPrompts":
         """See `start_prompts`."""
-        lengths = inputs.attention_mask.sum(-1) + len(suffix)
         if bool((inputs.shared_tokens > 0).any()):
-            prefix, hidden = prefill_groups(
+            prefix, hidden, tokens_run = prefill_groups(
                 backbone, inputs.input_ids, inputs.attention_mask, inputs.shared_tokens, inputs.group_index, suffix
             )
-            again = inputs.group_index[1:] == inputs.group_index[:-1]
-            lengths[1:] -= torch.where(again, inputs.shared_tokens[1:], 0)
         else:
             prefix, hidden = prefill(backbone, inputs.input_ids, inputs.attention_mask, suffix)
-        return cls(backbone, prefix, lengths.tolist(), len(suffix), hidden)
+            tokens_run = prefix.lengths.tolist()
+        return cls(backbone, prefix, tokens_run, len(suffix), hidden)
 
     @classmethod
     def resume(cls, backbone: Backbone, bodies: Sequence[Prefix], suffix: Sequence[int]) -> "StarPrompts":

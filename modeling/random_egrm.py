@@ -45,8 +45,8 @@ def uniforms(seed: int, item_ids: Tensor, branches: Tensor, step: int) -> Tensor
     state = _mix(torch.full_like(item_ids, _signed(_mix_int((seed & _MASK) + _GOLDEN))) ^ item_ids)
     state = _mix(state ^ branches)
     state = _mix(state ^ step)
-    # 53 bits make an exact float64; the half step keeps 0 and 1 out.
-    return (_shift_right(state, 11).double() + 0.5) * 2.0**-53
+    # The half step keeps 0 and 1 out; behind 53 bits it would not be exact, and the largest number would round to 1.
+    return (_shift_right(state, 12).double() + 0.5) * 2.0**-52
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def warped_probs(logits: Tensor, temperatures: Tensor, top_ps: Tensor) -> Tensor
     """
     weights = _weights(logits, temperatures)
     ranked = weights.sort(-1, descending=True).values
-    keep = weights >= _nucleus_floor(ranked, weights.double().sum(-1), top_ps)[:, None]
+    keep = weights >= _nucleus_floor(ranked, weights.sum(-1, dtype=torch.float64), top_ps)[:, None]
     probs = torch.where(keep, weights, torch.zeros_like(weights)).double()
     probs = probs / probs.sum(-1, keepdim=True)
     greedy = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(probs)
@@ -47,7 +47,7 @@ def draw(logits: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor) 
     size = logits.shape[-1]
     # Order does not depend on temperature: rank each row of logits once, for all its draws.
     candidates = min(size, TOP_CANDIDATES) if bool((top_ps < 1).all()) else size
-    totals = _weights(logits.repeat_interleave(repeats, 0), temperatures).double().sum(-1)
+    totals = _weights(logits.repeat_interleave(repeats, 0), temperatures).sum(-1, dtype=torch.float64)
     while True:
         if candidates < size:
             values, index = logits.topk(candidates, dim=-1)

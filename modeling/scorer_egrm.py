@@ -191,6 +191,19 @@ class EGRMScorer(nn.Module):
         """
         check_vocabulary(tokenizer, self.encoder.config.vocab_size, "scorer")
         pairs = encode_pairs(prompts, chains, tokenizer, self.token_limit(tokenizer))
+        return self.score_pairs(pairs, tokenizer, strict=strict)
+
+    @torch.no_grad()
+    def score_pairs(
+        self, pairs: Sequence[EncodedPair], tokenizer: PreTrainedTokenizerBase, *, strict: bool = False
+    ) -> Tensor:
+        """`score_texts` of pairs that are tokenised already.
+
+        Args:
+            pairs: N encoded pairs.
+            tokenizer: The encoder's own.
+            strict: One pair per call.
+        """
         order = sorted(range(len(pairs)), key=lambda row: len(pairs[row].input_ids))
         scores = torch.empty(len(pairs), dtype=torch.float32, device=self.device)
         lengths = [len(pairs[row].input_ids) for row in order]

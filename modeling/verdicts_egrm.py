@@ -301,7 +301,9 @@ def strip_thinking(text: str) -> str:
 def _without_end_marks(text: str) -> str:
     """Text without end tokens such as `<|im_end|>` or `</s>` that were decoded with it."""
     text = text.strip()
-    while text.endswith(">") and (start := text.rfind("<", max(0, len(text) - 32))) >= 0 and not text[start:].count(" "):
+    while (
+        text.endswith(">") and (start := text.rfind("<", max(0, len(text) - 32))) >= 0 and not text[start:].count(" ")
+    ):
         text = text[:start].rstrip()
     return text
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .errors_egrm import ConfigError
 from .sampling_egrm import warped_probs
 
 
@@ -20,7 +21,8 @@ class OpenVocabulary:
     columns: Tensor | None = None
 
     def __init__(self, stop_ids: Sequence[int], late_stop_ids: Sequence[int] = ()) -> None:
-        self.stop_ids, self.late_stop_ids = tuple(stop_ids), tuple(late_stop_ids)
+        self._stops = torch.tensor(tuple(stop_ids), dtype=torch.int64)
+        self._late_stops = torch.tensor((*stop_ids, *late_stop_ids), dtype=torch.int64)
 
     def restrict(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Logits of what may be drawn: all of them."""
@@ -28,8 +30,9 @@ class OpenVocabulary:
 
     def advance(self, drawn: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Token ids of the drawn columns, and whether each branch ends."""
-        stops = self.stop_ids if step == 0 else self.stop_ids + self.late_stop_ids
-        return drawn, torch.isin(drawn, torch.tensor(stops, device=drawn.device, dtype=drawn.dtype))
+        if self._stops.device != drawn.device:
+            self._stops, self._late_stops = self._stops.to(drawn.device), self._late_stops.to(drawn.device)
+        return drawn, torch.isin(drawn, self._stops if step == 0 else self._late_stops)
 
 
 class VerdictTrie:
@@ -42,6 +45,7 @@ class VerdictTrie:
     Attributes:
         columns: [A] int64, the token ids that occur, ascending: the rows of the LM head that are needed.
         next_state: [S, A] int64; -1: not allowed here; S + v: verdict v is complete.
+        edges: (state, column, next state) of everything that is allowed; parents come before children.
         max_steps: Tokens the longest walk takes.
     """
 
@@ -57,30 +61,40 @@ class VerdictTrie:
                     children[node][token] = len(children) - 1
                 node = children[node][token]
             if not sequence or node in verdict_at:
-                raise ValueError(f"Verdict {verdict} has no token sequence of its own: {list(sequence)}.")
+                raise ConfigError(
+                    f"Each verdict needs a token sequence of its own, but verdict {verdict} is {list(sequence)}, "
+                    "as another one is." if sequence else f"Verdict {verdict} has no tokens.",
+                    "Use a verdict space whose labels the tokenizer tells apart.",
+                )
             verdict_at[node] = verdict
         open_nodes = [node for node in verdict_at if children[node]]
         inner = [node for node in range(len(children)) if children[node]]
         tokens = {token for node in children for token in node} | (set(stop_ids) if open_nodes else set())
         if open_nodes and not stop_ids:
-            raise ValueError("A verdict continues another one, so ending it needs a stop token; none was given.")
+            raise ConfigError(
+                "A verdict continues another one, so ending it needs a stop token, but there is none.",
+                "Give the tokenizer an end-of-text token.",
+            )
         state_of, column_of = {node: s for s, node in enumerate(inner)}, {t: a for a, t in enumerate(sorted(tokens))}
         self.num_states, self.num_verdicts = len(inner), len(sequences)
         self.columns = torch.tensor(sorted(tokens))
-        self.next_state = torch.full((len(inner), len(tokens)), -1)
+        self.edges: list[tuple[int, int, int]] = []
         self.paths: list[tuple[int, ...]] = [()] * len(inner)
         for node in inner:
             for token, child in children[node].items():
-                leaf = child not in state_of
-                self.next_state[state_of[node], column_of[token]] = (
-                    self.num_states + verdict_at[child] if leaf else state_of[child]
-                )
-                if not leaf:
-                    self.paths[state_of[child]] = (*self.paths[state_of[node]], token)
+                target = state_of.get(child)
+                if target is None:
+                    target = self.num_states + verdict_at[child]
+                else:
+                    self.paths[target] = (*self.paths[state_of[node]], token)
+                self.edges.append((state_of[node], column_of[token], target))
             if node in verdict_at:
-                for token in stop_ids:
-                    if token not in children[node]:
-                        self.next_state[state_of[node], column_of[token]] = self.num_states + verdict_at[node]
+                ended = self.num_states + verdict_at[node]
+                self.edges += [(state_of[node], column_of[token], ended) for token in {*stop_ids} - {*children[node]}]
+        table = [[-1] * len(tokens) for _ in inner]
+        for state, column, target in self.edges:
+            table[state][column] = target
+        self.next_state = torch.tensor(table)
         self.max_steps = max(depth[node] for node in inner) + 1
 
     def to(self, device: torch.device) -> "VerdictTrie":
@@ -111,15 +125,14 @@ class VerdictTrie:
         step = step.view(prompts, states, rungs, size)
         reach = step.new_zeros(prompts, states, rungs)
         reach[:, 0] = 1.0
-        probs = step.new_zeros(prompts, rungs, self.num_verdicts)
-        for state in range(states):  # parents come before children
-            for column in (self.next_state[state] >= 0).nonzero()[:, 0].tolist():
-                target, flow = int(self.next_state[state, column]), reach[:, state] * step[:, state, :, column]
-                if target < states:
-                    reach[:, target] += flow
-                else:
-                    probs[:, :, target - states] += flow
-        return probs
+        for state, column, target in self.edges:
+            if target < states:
+                reach[:, target] = reach[:, state] * step[:, state, :, column]
+        ends = [edge for edge in self.edges if edge[2] >= states]
+        state, column, target = torch.tensor(ends, device=step.device).unbind(-1)
+        flow = reach[:, state] * step[:, state, :, column].permute(1, 0, 2)  # [R, number of ends, M]
+        probs = step.new_zeros(prompts, self.num_verdicts, rungs).index_add_(1, target - states, flow)
+        return probs.transpose(1, 2)
 
 
 class TrieWalk:
