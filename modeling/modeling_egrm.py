@@ -29,6 +29,7 @@ from .components_egrm import (
 from .configuration_egrm import EGRMConfig, JudgeOptions
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
 from .flops_egrm import cost_model
+from .generate_egrm import generate
 from .outputs_egrm import EGRMOutput, JudgeInputs
 from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
@@ -519,15 +520,19 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             new_tokens=judged.new_tokens,
         )
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, *args: Any, temperatures: Sequence[float] | None = None, **kwargs: Any) -> Any:
         """Let the generator write, with this checkpoint's generation settings.
 
         Args:
             *args: As in `GenerationMixin.generate`.
+            temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
+                arguments are then those of `generate_egrm.generate`, among them `top_ps` and `seed`.
             **kwargs: As in `GenerationMixin.generate`.
         """
         generator: Any = self.generator
         generator.generation_config = self.generation_config
+        if temperatures is not None:
+            return generate(generator, *args, temperatures=temperatures, **kwargs)
         return generator.generate(*args, **kwargs)
 
 

@@ -20,7 +20,7 @@ from .consensus_egrm import count_votes, exact_consensus, is_decided, num_voters
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .ladder_egrm import Branches, BranchSampler, PathSampler
 from .outputs_egrm import Consensus, EGRMOutput, JudgeInputs, Route, Status
-from .prompts_egrm import Body, Prompts, start_prompts
+from .prompts_egrm import Body, Groups, Prompts, start_prompts
 from .reading_egrm import ProbeReader, label_of, reward_of
 from .verdicts_egrm import JudgeTask
 from .vocabulary_egrm import OpenVocabulary, VerdictTrie
@@ -130,7 +130,14 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
     inputs = inputs.to(backbone.device)
     trie = build_trie(task, options, backbone.device)
     decoder = choose_decoder(backbone, task, trie, options)
-    prompts = start_prompts(backbone, inputs, task.short_suffix_ids, shared=decoder != "expand")
+    prompts = start_prompts(
+        backbone,
+        inputs.input_ids,
+        inputs.attention_mask,
+        task.short_suffix_ids,
+        in_place=decoder != "expand",
+        groups=Groups(inputs.shared_tokens, inputs.group_index),
+    )
 
     first = FirstLogits(prompts, trie, options)
     exact = options.consensus == "exact" or options.reward == "expected"
@@ -468,10 +475,11 @@ def _long_item(
 
 
 def _prompt_texts(model: Judge, inputs: JudgeInputs, rows: list[int]) -> list[str]:
-    if inputs.scorer_prompts is not None:
-        return [inputs.scorer_prompts[row] for row in rows]
-    valid = inputs.attention_mask.bool()
-    return model.decode_tokens([inputs.input_ids[row][valid[row]].tolist() for row in rows])
+    # What is judged, read back from the ids, so that callers without texts get the same scores. The judge's own turn
+    # says the same behind every conversation: nothing a scorer could learn from.
+    turn, valid = len(inputs.task.judge_turn_ids), inputs.attention_mask.bool()
+    ids = [inputs.input_ids[row][valid[row]].tolist() for row in rows]
+    return model.decode_tokens([tokens[: len(tokens) - turn] for tokens in ids])
 
 
 def rows_of(output: EGRMOutput, items: list[int], prompts: list[int]) -> EGRMOutput:

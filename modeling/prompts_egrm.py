@@ -14,7 +14,6 @@ from transformers import Cache
 
 from .backbone_egrm import Backbone
 from .ladder_egrm import Sampler, run_expanded, run_forward, run_star
-from .outputs_egrm import JudgeInputs
 from .prefill_egrm import Prefix, extend_all, positions_of, prefill, prefill_groups
 
 
@@ -65,18 +64,38 @@ class Prompts(Protocol):
         ...
 
 
-def start_prompts(backbone: Backbone, inputs: JudgeInputs, suffix: Sequence[int], shared: bool) -> Prompts:
+@dataclass(frozen=True)
+class Groups:
+    """Which prompts begin alike."""
+
+    shared_tokens: Tensor
+    """[R] int64, leading tokens a prompt has in common with its whole group."""
+    index: Tensor
+    """[R] int64, ascending: the group of each prompt."""
+
+
+def start_prompts(
+    backbone: Backbone,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    suffix: Sequence[int],
+    *,
+    in_place: bool,
+    groups: Groups | None = None,
+) -> Prompts:
     """Run the prompts of a batch, each followed by `suffix`.
 
     Args:
         backbone: The generator.
-        inputs: Prompts on the generator's device.
+        input_ids: [R, T] int64, left-padded, on the generator's device.
+        attention_mask: [R, T], 1 on tokens.
         suffix: Token ids of the mode suffix.
-        shared: Whether branches will share prefixes in place.
+        in_place: Whether branches will read their prompt's keys and values in place.
+        groups: Prompts that begin alike run their common tokens once, where branches work in place.
     """
-    if shared:
-        return StarPrompts.start(backbone, inputs, suffix)
-    return ExpandedPrompts.start(backbone, inputs, suffix)
+    if in_place:
+        return StarPrompts.start(backbone, input_ids, attention_mask, suffix, groups)
+    return ExpandedPrompts.start(backbone, input_ids, attention_mask, suffix)
 
 
 def resume_prompts(backbone: Backbone, bodies: Sequence[Body], suffix: Sequence[int]) -> Prompts:
@@ -96,16 +115,25 @@ class StarPrompts:
         self._suffix, self._body_hidden = suffix, hidden
 
     @classmethod
-    def start(cls, backbone: Backbone, inputs: JudgeInputs, suffix: Sequence[int]) -> "StarPrompts":
+    def start(
+        cls,
+        backbone: Backbone,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        suffix: Sequence[int],
+        groups: Groups | None,
+    ) -> "StarPrompts":
         """See `start_prompts`."""
-        if bool((inputs.shared_tokens > 0).any()):
-            prefix, hidden, tokens_run = prefill_groups(
-                backbone, inputs.input_ids, inputs.attention_mask, inputs.shared_tokens, inputs.group_index, suffix
-            )
+        lengths = attention_mask.sum(-1) + len(suffix)
+        if groups is None or not bool((groups.shared_tokens > 0).any()):
+            prefix, hidden = prefill(backbone, input_ids, attention_mask, suffix)
         else:
-            prefix, hidden = prefill(backbone, inputs.input_ids, inputs.attention_mask, suffix)
-            tokens_run = prefix.lengths.tolist()
-        return cls(backbone, prefix, tokens_run, len(suffix), hidden)
+            prefix, hidden = prefill_groups(
+                backbone, input_ids, attention_mask, groups.shared_tokens, groups.index, suffix
+            )
+            again = groups.index[1:] == groups.index[:-1]
+            lengths[1:] -= torch.where(again, groups.shared_tokens[1:], 0)
+        return cls(backbone, prefix, lengths.tolist(), len(suffix), hidden)
 
     @classmethod
     def resume(cls, backbone: Backbone, bodies: Sequence[Prefix], suffix: Sequence[int]) -> "StarPrompts":
@@ -139,18 +167,20 @@ class ExpandedPrompts:
         self.lengths = [n for part in self._parts for n in part.attention_mask.sum(-1).tolist()]
 
     @classmethod
-    def start(cls, backbone: Backbone, inputs: JudgeInputs, suffix: Sequence[int]) -> "ExpandedPrompts":
+    def start(
+        cls, backbone: Backbone, input_ids: Tensor, attention_mask: Tensor, suffix: Sequence[int]
+    ) -> "ExpandedPrompts":
         """See `start_prompts`."""
-        batches = [(inputs.input_ids, inputs.attention_mask)]
+        batches = [(input_ids, attention_mask)]
         if backbone.is_recurrent:
-            rows = zip(inputs.input_ids, inputs.attention_mask.bool(), strict=True)
+            rows = zip(input_ids, attention_mask.bool(), strict=True)
             batches = [(ids[valid][None], valid[valid].long()[None]) for ids, valid in rows]
         bodies = []
         for ids, mask in batches:
             cache = backbone.new_cache()
             hidden = backbone.run(ids, mask, positions_of(mask), cache)[:, -1]
             bodies.append(CachedPrompts(cache, mask, hidden))
-        return cls(backbone, bodies, suffix, (inputs.attention_mask.sum(-1) + len(suffix)).tolist())
+        return cls(backbone, bodies, suffix, (attention_mask.sum(-1) + len(suffix)).tolist())
 
     @classmethod
     def resume(cls, backbone: Backbone, bodies: list[CachedPrompts], suffix: Sequence[int]) -> "ExpandedPrompts":
@@ -190,4 +220,4 @@ def _behind(backbone: Backbone, body: CachedPrompts, suffix: Sequence[int]) -> C
     return CachedPrompts(cache, longer, hidden[:, -1])
 
 
-__all__ = ["Body", "CachedPrompts", "Prompts", "resume_prompts", "start_prompts"]
+__all__ = ["Body", "CachedPrompts", "Groups", "Prompts", "resume_prompts", "start_prompts"]
