@@ -1,4 +1,4 @@
-.PHONY: check format test slow ci
+.PHONY: check format test slow examples ci
 
 check:  ## lint, layout and types
 	ruff check .
@@ -14,6 +14,9 @@ test:  ## the fast suite
 
 slow:  ## needs the `weights` extra
 	pytest -q -m slow
+
+examples:  ## copy the model code into the custom_generate folders
+	python -c "from transformers_egrm.export import write_custom_generate as write; write('examples/custom_generate/ladder')"
 
 ci:  ## everything a change must pass, from an empty environment
 	bash .ci/run

@@ -1,0 +1,222 @@
+"""What the engine needs to know about a generator, in one place, whatever its family and Transformers' version."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from threading import RLock
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from .errors_egrm import UnsupportedModelError
+from .flops_egrm import CostModel, cost_model
+from .kernels_egrm import STAR_ATTENTION, fast_linear
+
+
+# One per generator, wherever it is wrapped. A weak dictionary, because a model with a lock cannot be copied or pickled.
+_LOCKS: "WeakKeyDictionary[PreTrainedModel, RLock]" = WeakKeyDictionary()
+
+
+class Backbone:
+    """A causal LM seen as decoder body and head.
+
+    Threads may share a generator: they take turns, a star decode being one turn. Whoever calls the generator itself
+    meanwhile holds `lock`.
+
+    Args:
+        generator: Any causal LM of Transformers. It is never modified, except its attention function during a star
+            decode and its generation settings during an expanded one, which are restored.
+    """
+
+    def __init__(self, generator: PreTrainedModel) -> None:
+        self.generator = generator
+        self.config = generator.config.get_text_config(decoder=True)
+        parameters = inspect.signature(generator.forward).parameters
+        # Renamed in Transformers 5.24; this is the one place that knows.
+        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self.takes_positions = "position_ids" in parameters
+        self.body = generator.get_decoder() if hasattr(generator, "get_decoder") else generator.base_model
+        self._head_is_separable: bool | None = None
+
+    @property
+    def lock(self) -> RLock:
+        """What a thread holds while it runs the generator."""
+        return _LOCKS.setdefault(self.generator, RLock())
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids must go: the embedding's device, or where its offloaded weights are brought to."""
+        embedding = self.generator.get_input_embeddings()
+        hook = getattr(embedding, "_hf_hook", None)
+        return torch.device(getattr(hook, "execution_device", None) or embedding.weight.device)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Per layer: sliding window in tokens, or None for full attention.
+
+        Raises:
+            UnsupportedModelError: A layer is neither (recurrent, chunked, …).
+        """
+        config, num_layers = self.config, self.config.num_hidden_layers
+        window = getattr(config, "sliding_window", None)
+        kinds = getattr(config, "layer_types", None)
+        if kinds is None:
+            if not getattr(config, "use_sliding_window", True):
+                window = None
+            return (window,) * num_layers
+        unknown = set(kinds) - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise UnsupportedModelError(
+                f"Layers of kind {sorted(unknown)} keep no keys and values that branches could share.",
+                "Use decoder='expand' (the default for such models).",
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+    @cached_property
+    def cost(self) -> CostModel:
+        """Sizes that decide the generator's cost."""
+        try:
+            return cost_model(self.generator, self.windows)
+        except UnsupportedModelError:
+            return cost_model(self.generator)
+
+    @property
+    def star_refusal(self) -> str | None:
+        """Why branches of this model cannot share a prefix in place; None where they can."""
+        try:
+            _ = self.windows
+        except UnsupportedModelError as error:
+            return str(error)
+        config = self.config
+        if not getattr(self.generator, "_supports_attention_backend", False):
+            return f"{type(self.generator).__name__} does not take a custom attention function."
+        if getattr(config, "alibi", False) or getattr(config, "position_embedding_type", "rope") == "alibi":
+            return "Alibi positions are part of the attention bias."
+        if getattr(config, "attention_chunk_size", None):
+            return "Chunked attention resets its context at absolute positions."
+        if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
+            return f"Attention '{config._attn_implementation}' takes no 4-dimensional mask."
+        kinds = {type(layer) for layer in self.new_cache().layers} - {DynamicLayer, DynamicSlidingWindowLayer}
+        if kinds or self.is_recurrent:
+            return f"Its cache holds more than keys and values of every layer ({sorted(k.__name__ for k in kinds)})."
+        return None
+
+    @cached_property
+    def is_recurrent(self) -> bool:
+        """Whether some layer folds the past into a state, so that padding would enter it: such prompts run alone."""
+        folds = any(hasattr(layer, "recurrent_states") for layer in self.new_cache().layers)
+        return folds or getattr(self.generator, "_is_stateful", False)
+
+    def new_cache(self, extra_window: int = 0) -> DynamicCache:
+        """An empty cache.
+
+        Args:
+            extra_window: How many slots more than their window sliding layers keep, so that as many can be cropped.
+        """
+        cache = DynamicCache(config=self.config)
+        for layer in cache.layers:
+            if extra_window and getattr(layer, "is_sliding", False):
+                layer.sliding_window += extra_window
+        return cache
+
+    def run(self, input_ids: Tensor, mask: Tensor | dict | None, positions: Tensor, cache: object, **kwargs) -> Tensor:
+        """Run the decoder body.
+
+        Args:
+            input_ids: [N, T] int64.
+            mask: 2-D padding mask over past and new slots, a prepared 4-D mask (or one per layer kind), or None.
+            positions: [N, T] int64.
+            cache: Updated in place.
+            **kwargs: Passed on to the layers.
+
+        Returns:
+            [N, T, H] final hidden states.
+        """
+        if self.takes_positions:
+            kwargs["position_ids"] = positions
+        kwargs[self.cache_name] = cache
+        if self.is_recurrent:
+            mask = None  # nothing is padded, and not every recurrent layer knows a mask over past tokens
+        with self.lock, fast_linear():
+            return self.body(input_ids=input_ids, attention_mask=mask, use_cache=True, **kwargs).last_hidden_state
+
+    def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
+        """Logits of the last position's hidden state.
+
+        Args:
+            hidden: [N, H].
+            token_ids: [A] int64: compute only these rows of the head; None: all of them.
+
+        Returns:
+            [N, V] or [N, A] float32.
+        """
+        head = self.generator.get_output_embeddings()
+        with fast_linear():
+            if token_ids is None or not _is_plain(head):
+                logits = head(hidden)
+                logits = logits if token_ids is None else logits.index_select(-1, token_ids.to(logits.device))
+            else:
+                rows = token_ids.to(head.weight.device)
+                bias = None if head.bias is None else head.bias[rows]
+                logits = torch.nn.functional.linear(hidden.to(head.weight.device), head.weight[rows], bias)
+        # Division, multiplication and soft cap are all that Transformers' decoders put behind the head; `check_head`
+        # proves it for the model at hand.
+        logits = logits.float()
+        config = self.config
+        if (scaling := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / scaling
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits.to(self.device)
+
+    def check_head(self) -> None:
+        """Compare `logits` with the model's own forward once.
+
+        Raises:
+            UnsupportedModelError: They differ: the model does something behind its head that is not known here.
+        """
+        if self._head_is_separable is None:
+            ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+            with self.lock:
+                own = self.generator(input_ids=ids).logits[:, -1].float()
+            ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1])
+            self._head_is_separable = torch.allclose(own, ours.to(own.device), atol=1e-2, rtol=1e-2)
+        if not self._head_is_separable:
+            raise UnsupportedModelError(
+                f"The logits of {type(self.generator).__name__} are not those of its output embedding alone.",
+                "Please report the model type; it needs one line in `Backbone.logits`.",
+            )
+
+    @contextmanager
+    def star_attention(self) -> Iterator[None]:
+        """Let the model's layers call `shared_prefix_attention` inside the block."""
+        with self.lock:
+            config, previous = self.config, self.config._attn_implementation
+            config._attn_implementation = STAR_ATTENTION
+            try:
+                yield
+            finally:
+                config._attn_implementation = previous
+
+    @contextmanager
+    def plain_generation(self) -> Iterator[None]:
+        """Let `generate` ignore the checkpoint's own settings (beams, static caches, …) inside the block."""
+        with self.lock:
+            previous, self.generator.generation_config = self.generator.generation_config, GenerationConfig()
+            try:
+                yield
+            finally:
+                self.generator.generation_config = previous
+
+
+def _is_plain(head: torch.nn.Module) -> bool:
+    return type(head) is torch.nn.Linear and head.weight.device.type != "meta" and not hasattr(head, "_hf_hook")
+
+
+__all__ = ["Backbone"]
