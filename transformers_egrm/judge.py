@@ -42,7 +42,7 @@ class RewardJudge:
 
     Args:
         model: An `EGRMRewardModel`.
-        processor: Its processor; by default the one that belongs to the model.
+        processor: Makes the judge prompts; by default the model's own.
         batch_size: Records judged together, at least 1.
         reorder_window: Records read ahead of the oldest unfinished one, at least 1; by default 8 batches.
             One smaller than `batch_size` bounds the batches too.
@@ -299,4 +299,4 @@ class JudgeStream(Iterator[JudgeResult]):
         self._alone.popleft()
 
 
-__all__ = ["JudgeStream", "Ranking", "RewardJudge"]
+__all__ = ["JudgeResult", "JudgeStream", "Ranking", "RewardJudge"]
