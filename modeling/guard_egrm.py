@@ -25,7 +25,7 @@ _VERDICT_LIKE = re.compile(
     rf"(?i:score|rating|grade|reward|judge?ment|decision|choice|winner|result)\b{_STATED}",
     re.MULTILINE,
 )
-_BRACKETED_VERDICT = re.compile(r"\[{2,}\s*([0-9]{1,4}|[A-Z]|(?i:tie|correct|incorrect))\s*\]{2,}")
+_BRACKETED_VERDICT = re.compile(r"(?<!\[)\[{2,}\s*([0-9]{1,4}|[A-Z]|(?i:tie|correct|incorrect))\s*\]{2,}")
 _DELIMITER = re.compile(r"<(?=/?(?:question|message|system|reference|response(?:_\w{1,8})?)\b)", re.IGNORECASE)
 
 
@@ -65,17 +65,31 @@ class TextGuard:
         """Control strings and what lies between them, in order."""
         return [piece for piece in re.split(f"({self._pattern.pattern})", text) if piece]
 
-    def watch_turns(self, pieces: Sequence[str]) -> None:
+    def watch_turns(self, between: Sequence[str], around_system: Sequence[str]) -> None:
         """Learns the turn marks of a template that writes them as ordinary text, such as `User:` or `[INST]`.
 
         Args:
-            pieces: Text that the template puts between messages.
+            between: Text that the template puts between messages.
+            around_system: Text that it puts before and after a system turn.
         """
-        marks = {line.strip() for piece in pieces for line in self._pattern.sub("\n", piece).split("\n")}
-        marks = sorted(mark for mark in marks if len(mark) > 2 and not mark.isalnum())
-        inline = "" if any("\n" in piece for piece in pieces) else "|"
-        if marks:
-            self._turn_marks = re.compile(rf"(?m)(^[ \t]*{inline})({'|'.join(map(re.escape, marks))})")
+        inline, at_line_start = self._marks(between)
+        (inline if inline else at_line_start).update(*self._marks(around_system))
+        patterns = [rf"^[ \t]*(?:{'|'.join(map(re.escape, sorted(at_line_start)))})"] if at_line_start else []
+        patterns += map(re.escape, sorted(inline))
+        self._turn_marks = re.compile("|".join(patterns) or r"(?!)", re.MULTILINE)
+
+    def _marks(self, pieces: Sequence[str]) -> tuple[set[str], set[str]]:
+        """Turn marks that may stand anywhere, and those that begin a line."""
+        inline, at_line_start = set(), set()
+        for text in (text for piece in pieces for text in self.split(piece) if text not in self._numbers):
+            first, *others = text.split("\n")
+            inline.add(first.strip())
+            at_line_start.update(other.strip() for other in others)
+
+        def marks(words: set[str]) -> set[str]:
+            return {word for word in words if len(word) > 2 and not word.isalnum()}
+
+        return marks(inline), marks(at_line_start)
 
     def neutralise(self, text: str, delimited: bool) -> str:
         """Text in which nothing looks like a verdict, a turn of its own or a delimiter of ours.
@@ -87,7 +101,7 @@ class TextGuard:
         text = text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd")
         text = _VERDICT_LIKE.sub(lambda match: f"{match[0]} (quoted)", text)
         text = _BRACKETED_VERDICT.sub(r"[\1]", text)
-        text = self._turn_marks.sub(lambda match: f"{match[1]}{match[2][:-1]} {match[2][-1]}", text)
+        text = self._turn_marks.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
         return _DELIMITER.sub("< ", text) if delimited else text
 
     def hide(self, text: str, own_thought: bool = False) -> str:
@@ -116,6 +130,20 @@ class TextGuard:
         for number, piece in zip(pieces[1::2], pieces[2::2], strict=True):
             ids += self._literal(int(number)) + self._tokenise(piece)
         return ids
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Per plain token of a neutralised text, the characters it stands for: of a control string, all of them."""
+        if not self.tokenizer.is_fast:
+            return [(index, index + 1) for index in range(len(text))]
+        spans, start = [], 0
+        for piece in self.split(text):
+            if piece in self._numbers:
+                spans += [(start, start + len(piece))] * len(self._literal(self._numbers[piece]))
+            else:
+                encoding = self.tokenizer(piece, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+                spans += [(start + first, start + last) for first, last in encoding["offset_mapping"]]
+            start += len(piece)
+        return spans
 
     def continue_ids(self, context: str, text: str) -> list[int]:
         """Token ids of `text` as they are when it follows `context`, where the tokenizer keeps them apart."""

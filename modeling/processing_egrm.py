@@ -169,7 +169,7 @@ class EGRMProcessor(ProcessorMixin):
             PromptTooLongError: It is too long and the policy is `error`, or nothing is left to cut.
         """
         space = _read_space(space) or self.space
-        read = read_record(record, space)
+        read = self._neutralise(read_record(record, space), space)
         rubric = read.rubric or rubric
         try:
             task = self.task(space, rubric)
@@ -180,15 +180,14 @@ class EGRMProcessor(ProcessorMixin):
         rubric = read_rubric(rubric if rubric or space != self.space else self.rubric, space)
         read, cut, prompts = self._fit(read, task, rubric)
         orders = (False, True) if space.kind == "pairwise" else (False,)
-        shown = self._neutralise(read, space)
         return EncodedItem(
             prompts=prompts,
             swapped=orders,
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
             truncated_tokens=cut,
-            scorer_prompts=tuple(scorer_text(shown, space, rubric, swapped) for swapped in orders),
-            reference=read.reference,
+            scorer_prompts=tuple(scorer_text(read, space, rubric, swapped) for swapped in orders),
+            reference=record.get("reference"),
             task=task,
         )
 
@@ -249,14 +248,15 @@ class EGRMProcessor(ProcessorMixin):
     # Text to ids
 
     @cached_property
-    def _guard(self) -> TextGuard:
-        return TextGuard(self.tokenizer, str(self.chat_template))
+    def _frame(self) -> ChatFrame:
+        template = str(self.chat_template)
+        return read_frame(self._render, TextGuard(self.tokenizer, template).split, template)
 
     @cached_property
-    def _frame(self) -> ChatFrame:
-        frame = read_frame(self._render, self._guard.split, str(self.chat_template))
-        self._guard.watch_turns(frame.pieces)
-        return frame
+    def _guard(self) -> TextGuard:
+        guard = TextGuard(self.tokenizer, str(self.chat_template))
+        guard.watch_turns(self._frame.between, self._frame.around_system)
+        return guard
 
     def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
         return self.tokenizer.apply_chat_template(
@@ -270,17 +270,16 @@ class EGRMProcessor(ProcessorMixin):
         return replace(shown, reference=reference)
 
     def _prompts(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[tuple[int, ...], ...]:
-        """Token ids of each prompt of a record."""
+        """Token ids of each prompt of a neutralised record."""
         guard, space = self._guard, task.space
-        shown = self._neutralise(record, space)
         if task.layout == "embedded":
             orders = (False, True) if space.kind == "pairwise" else (False,)
-            bodies = [embedded_body(shown, space, rubric, swapped) for swapped in orders]
+            bodies = [embedded_body(record, space, rubric, swapped) for swapped in orders]
             texts = [f"{self._frame.embedded_start}{guard.hide(body)}\n\n{format_line(space)}\n" for body in bodies]
             return tuple(tuple(guard.encode(text)) for text in texts)
         messages = [
             {"role": message.role, "content": guard.hide(message.content, message.role == "assistant")}
-            for message in shown.messages
+            for message in record.messages
         ]
         if messages[0]["role"] == "system" and not self._frame.has_system:
             # The template knows no system turn: its text opens the user's first one.
@@ -288,12 +287,12 @@ class EGRMProcessor(ProcessorMixin):
             if messages[0]["role"] != "user":
                 raise InputError("This model's chat template knows no system turn, and no user's turn follows it.")
             messages[0] = {**messages[0], "content": f"{system['content']}\n\n{messages[0]['content']}"}
-        messages.append({"role": "assistant", "content": guard.hide(shown.responses[0], own_thought=True)})
+        messages.append({"role": "assistant", "content": guard.hide(record.responses[0], own_thought=True)})
         try:
             text = self._render(messages)
         except Exception as error:  # A template refuses by raising an error of its own.
             raise InputError(f"The chat template refuses this conversation: {error}") from error
-        reference = reference_block(shown, space)
+        reference = reference_block(record, space)
         turn = self._judge_turn_ids(space, [*reference, rubric]) if reference else task.judge_turn_ids
         return ((*guard.encode(text), *turn),)
 
@@ -381,7 +380,7 @@ class EGRMProcessor(ProcessorMixin):
                 f"The judge prompt has {longest} tokens, the limit is {limit}.",
                 "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
             )
-        spans = [self._token_spans(text) for text in record.texts]
+        spans = [self._guard.spans(text) for text in record.texts]
         lengths = [len(span) for span in spans]
         allowed = sum(lengths) - (longest - limit)
         while True:
@@ -398,13 +397,6 @@ class EGRMProcessor(ProcessorMixin):
             if (excess := max(map(len, prompts)) + suffix - limit) <= 0:
                 return shorter, sum(lengths) - sum(kept), prompts
             allowed -= excess
-
-    def _token_spans(self, text: str) -> list[tuple[int, int]]:
-        """Per token of a text, the characters it stands for."""
-        if self.tokenizer.is_fast:
-            encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-            return [tuple(span) for span in encoding["offset_mapping"]]
-        return [(index, index + 1) for index in range(len(text))]
 
     # Files
 

@@ -192,8 +192,10 @@ class ChatFrame:
     """Whether `long_end` leaves a thought open."""
     has_system: bool
     """Whether the template shows a system turn."""
-    pieces: tuple[str, ...]
+    between: tuple[str, ...]
     """Everything it writes between messages."""
+    around_system: tuple[str, ...]
+    """What it writes before and after a system turn, unless that is a whole system prompt of its own."""
 
 
 _USER, _ASSISTANT, _JUDGE = "EgrmUserText", "EgrmAssistantText", "EgrmJudgeText"
@@ -237,7 +239,7 @@ def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], te
     if thought := _OPEN_THOUGHT.search(short_end):
         gap = "" if short_end.endswith("\n") else "\n"
         short_end += f"{gap}\n{thought[1].replace('<', '</').replace('[', '[/')}\n\n"
-    before_system = _before_system(render)
+    around_system = _around_system(render)
     return ChatFrame(
         example=example,
         turn_start=turn_start,
@@ -246,19 +248,19 @@ def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], te
         long_end=long_end,
         end_of_turn=end_of_turn,
         thinking_opened=_OPEN_THOUGHT.search(long_end) is not None,
-        has_system=before_system is not None,
-        # A long one is a default system prompt, not a mark.
-        pieces=(header, turn, short_end, *([before_system] if before_system and len(before_system) <= 40 else [])),
+        has_system=bool(around_system),
+        between=(header, turn, short_end),
+        around_system=tuple(piece for piece in around_system if len(piece) <= 40),
     )
 
 
-def _before_system(render: Callable[..., str]) -> str | None:
-    """What stands before a system turn's words; None where the template shows none."""
+def _around_system(render: Callable[..., str]) -> tuple[str, ...]:
+    """What stands before a system turn's words and after them; nothing where the template shows none."""
     try:
         text = render([{"role": "system", "content": _JUDGE}, {"role": "user", "content": _USER}])
     except Exception:  # A template refuses by raising an error of its own.
-        return None
-    return text[: text.index(_JUDGE)] if _JUDGE in text else None
+        return ()
+    return (text[: text.index(_JUDGE)], _between(text, _JUDGE, _USER)) if _JUDGE in text else ()
 
 
 def _rest(turn: list[str], end_of_turn: list[str]) -> str:
