@@ -181,6 +181,14 @@ class EGRMConfig(PreTrainedConfig):
         """The generator's configuration: generation, caches and vocabulary size are its own."""
         return self.generator_config  # pyright: ignore[reportReturnType] (the base class has built it by now)
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved: fields that differ from the defaults, without the folders that the components came from."""
+        values = super().to_diff_dict()
+        for name in self.sub_configs_defaults:
+            if isinstance(values.get(name), dict):
+                values[name].pop("_name_or_path", None)
+        return values
+
     @property
     def has_scorer(self) -> bool:
         """Whether the checkpoint carries a scorer of either kind."""
