@@ -1,25 +1,42 @@
 """What the engine needs to know about a generator, in one place, whatever its family and Transformers' version."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from threading import RLock
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .errors_egrm import UnsupportedModelError
 from .flops_egrm import CostModel, cost_model
 from .kernels_egrm import STAR_ATTENTION, fast_linear
 
 
+class _Shared:
+    # What all backbones of one generator have in common.
+    def __init__(self) -> None:
+        self.lock, self.facts = RLock(), {}
+
+
+# Beside the generator, not on it: a model that holds a lock can be neither copied nor pickled.
+_SHARED: WeakKeyDictionary[PreTrainedModel, _Shared] = WeakKeyDictionary()
+
+
 class Backbone:
     """A causal LM seen as decoder body and head.
 
+    Threads may share a generator: they take turns, a star decode being one turn. Whoever calls the generator itself
+    meanwhile holds `lock`.
+
     Args:
         generator: Any causal LM of Transformers. It is never modified, except its attention function during a star
-            decode, which is restored.
+            decode and its generation settings during an expanded one, which are restored.
     """
 
     def __init__(self, generator: PreTrainedModel) -> None:
@@ -30,12 +47,32 @@ class Backbone:
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.takes_positions = "position_ids" in parameters
         self.body = generator.get_decoder() if hasattr(generator, "get_decoder") else generator.base_model
-        self._head_is_separable: bool | None = None
+
+    @property
+    def lock(self) -> RLock:
+        """What a thread holds while it runs the generator."""
+        return _SHARED.setdefault(self.generator, _Shared()).lock
+
+    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """What `find` returns, asked once per generator, dtype and attention function.
+
+        Args:
+            name: Of the fact.
+            find: Called where it is not known yet.
+        """
+        key = (name, self.generator.dtype, getattr(self.config, "_attn_implementation", None))
+        with self.lock:
+            facts = _SHARED[self.generator].facts
+            if key not in facts:
+                facts[key] = find()
+            return facts[key]
 
     @property
     def device(self) -> torch.device:
-        """Where token ids must go: the embedding's device."""
-        return self.generator.get_input_embeddings().weight.device
+        """Where token ids must go: the embedding's device, or where its offloaded weights are brought to."""
+        embedding = self.generator.get_input_embeddings()
+        hook = getattr(embedding, "_hf_hook", None)
+        return torch.device(getattr(hook, "execution_device", None) or embedding.weight.device)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -69,7 +106,7 @@ class Backbone:
 
     @property
     def star_refusal(self) -> str | None:
-        """Why branches of this model cannot share a prefix in place; None where they can."""
+        """Why branches of this model cannot share a prefix in place, as far as its configuration tells."""
         try:
             _ = self.windows
         except UnsupportedModelError as error:
@@ -83,13 +120,16 @@ class Backbone:
             return "Chunked attention resets its context at absolute positions."
         if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
             return f"Attention '{config._attn_implementation}' takes no 4-dimensional mask."
+        kinds = {type(layer) for layer in self.new_cache().layers} - {DynamicLayer, DynamicSlidingWindowLayer}
+        if kinds or self.is_recurrent:
+            return f"Its cache holds more than keys and values of every layer ({sorted(k.__name__ for k in kinds)})."
         return None
 
     @cached_property
     def is_recurrent(self) -> bool:
-        """Whether some layer folds the past into a state, so that padding would enter it."""
-        cache = self.new_cache()
-        return any(getattr(cache, "is_linear", [False])) or getattr(self.generator, "_is_stateful", False)
+        """Whether some layer folds the past into a state, so that padding would enter it: such prompts run alone."""
+        folds = any(hasattr(layer, "recurrent_states") for layer in self.new_cache().layers)
+        return folds or getattr(self.generator, "_is_stateful", False)
 
     def new_cache(self, extra_window: int = 0) -> DynamicCache:
         """An empty cache.
@@ -119,7 +159,9 @@ class Backbone:
         if self.takes_positions:
             kwargs["position_ids"] = positions
         kwargs[self.cache_name] = cache
-        with fast_linear():
+        if self.is_recurrent:
+            mask = None  # nothing is padded, and not every recurrent layer knows a mask over past tokens
+        with self.lock, fast_linear():
             return self.body(input_ids=input_ids, attention_mask=mask, use_cache=True, **kwargs).last_hidden_state
 
     def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
@@ -151,7 +193,7 @@ class Backbone:
             logits = logits * scale
         if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
             logits = torch.tanh(logits / cap) * cap
-        return logits
+        return logits.to(self.device)
 
     def check_head(self) -> None:
         """Compare `logits` with the model's own forward once.
@@ -159,26 +201,40 @@ class Backbone:
         Raises:
             UnsupportedModelError: They differ: the model does something behind its head that is not known here.
         """
-        if self._head_is_separable is None:
-            ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-            own = self.generator(input_ids=ids).logits[:, -1].float()
-            ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1])
-            self._head_is_separable = torch.allclose(own, ours.to(own.device), atol=1e-2, rtol=1e-2)
-        if not self._head_is_separable:
+        if not self.fact("head is separable", self._head_is_separable):
             raise UnsupportedModelError(
                 f"The logits of {type(self.generator).__name__} are not those of its output embedding alone.",
                 "Please report the model type; it needs one line in `Backbone.logits`.",
             )
 
+    @torch.no_grad()
+    def _head_is_separable(self) -> bool:
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        own = self.generator(input_ids=ids).logits[:, -1].float()
+        ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1])
+        # Broken weights (NaN) are no matter of the architecture: they end as a status.
+        return torch.allclose(own, ours.to(own.device), atol=1e-2, rtol=1e-2, equal_nan=True)
+
     @contextmanager
     def star_attention(self) -> Iterator[None]:
         """Let the model's layers call `shared_prefix_attention` inside the block."""
-        config, previous = self.config, self.config._attn_implementation
-        config._attn_implementation = STAR_ATTENTION
-        try:
-            yield
-        finally:
-            config._attn_implementation = previous
+        with self.lock:
+            config, previous = self.config, self.config._attn_implementation
+            config._attn_implementation = STAR_ATTENTION
+            try:
+                yield
+            finally:
+                config._attn_implementation = previous
+
+    @contextmanager
+    def plain_generation(self) -> Iterator[None]:
+        """Let `generate` ignore the checkpoint's own settings (beams, static caches, …) inside the block."""
+        with self.lock:
+            previous, self.generator.generation_config = self.generator.generation_config, GenerationConfig()
+            try:
+                yield
+            finally:
+                self.generator.generation_config = previous
 
 
 def _is_plain(head: torch.nn.Module) -> bool:

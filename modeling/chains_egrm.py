@@ -19,7 +19,7 @@ from .outputs_egrm import EGRMOutput, Status
 from .prefill_egrm import Prefix
 from .probes_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
 from .prompts_egrm import Body, resume_prompts
-from .reading_egrm import label_of, reward_of, verdict_of
+from .reading_egrm import answer_of, label_of, reward_of, verdict_of
 from .vocabulary_egrm import OpenVocabulary
 
 
@@ -48,6 +48,7 @@ class _Thought:
     # What the long path adds to one item.
     candidates: list[Candidate]
     chosen: Candidate | None
+    answers: dict[str, int]
     status: Status
     new_tokens: int
     tokens_run: int
@@ -97,7 +98,7 @@ def _batches(items: LongItems, options: JudgeOptions) -> list[LongItems]:
 def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thought]:
     late = [time.monotonic() > item.deadline for item in items]
     if all(late):
-        return [_Thought([], None, Status.TIMEOUT, 0, 0, 0.0) for _ in items]
+        return [_Thought([], None, {}, Status.TIMEOUT, 0, 0, 0.0) for _ in items]
     backbone, task, orders = model.backbone, items[0].task, len(items[0].bodies)
     bodies: list[Body] = [body for item in items for body in item.bodies]
     prompts = resume_prompts(backbone, bodies, task.long_suffix_ids)
@@ -126,16 +127,18 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     thoughts = []
     for index, item in enumerate(items):
         rows = range(index * per_item, (index + 1) * per_item)
-        candidates = _reused(item)
-        flops = 0.0
+        candidates, answers, flops = _reused(item), dict(item.answers), 0.0
         for order in range(orders):
             run, length = len(task.long_suffix_ids), item.prompt_lengths[order]
             flops += cost.run(run, length) + cost.head(1)
         for row in rows:
             order = (row - rows.start) // per_prompt
-            verdict = verdict_of(task, texts[row], True, ended[row], item.answers)
-            if verdict is not None and item.swapped[order] and task.space.enumerable:
-                verdict = task.space.swap(verdict)
+            if task.space.enumerable:
+                verdict = verdict_of(task, texts[row], True, ended[row])
+                verdict = task.space.swap(verdict) if verdict is not None and item.swapped[order] else verdict
+            else:
+                answer = answer_of(task, texts[row], True, ended[row])
+                verdict = None if answer is None else answers.setdefault(answer, len(answers))
             mean = log_probs[row] / max(1, lengths[row])
             candidates.append(Candidate(texts[row], verdict, order, True, mean))
             fed, context = max(0, lengths[row] - 1), item.prompt_lengths[order] + len(task.long_suffix_ids)
@@ -151,10 +154,12 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
         status = Status.OK if chosen is not None else Status.NO_VERDICT
         if any(timed_out[row] for row in rows):
             chosen, status = None, Status.TIMEOUT
-        elif any(broken[row] for row in rows):
+        elif any(broken[row] for row in rows) or (options.selection == "scorer" and _lacks_a_score(candidates)):
             chosen, status = None, Status.ERROR
         spent = sum(lengths[row] for row in rows)
-        thoughts.append(_Thought(candidates, chosen, status, spent, orders * len(task.long_suffix_ids), flops))
+        thoughts.append(
+            _Thought(candidates, chosen, answers, status, spent, orders * len(task.long_suffix_ids), flops)
+        )
     return thoughts
 
 
@@ -178,6 +183,10 @@ def _scored(
         old = candidates[i]
         scored[i] = Candidate(old.text, old.verdict, old.prompt, old.is_chain, old.mean_log_prob, score)
     return scored, sum(flops)
+
+
+def _lacks_a_score(candidates: Sequence[Candidate]) -> bool:
+    return any(math.isnan(candidate.score) for candidate in candidates if candidate.verdict is not None)
 
 
 def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
@@ -212,8 +221,8 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -
         label = None
         if thought.chosen is not None and thought.chosen.verdict is not None:
             verdicts[index] = thought.chosen.verdict
-            rewards[index] = reward_of(item.task, thought.chosen.verdict, item.answers, item.reference)
-            label = label_of(item.task, thought.chosen.verdict, item.answers)
+            rewards[index] = reward_of(item.task, thought.chosen.verdict, thought.answers, item.reference)
+            label = label_of(item.task, thought.chosen.verdict, thought.answers)
         texts.append(label)
     device = rewards.device
     counts = [len(thought.candidates) for thought in thoughts]
@@ -246,6 +255,9 @@ def join_outputs(outputs: Sequence[EGRMOutput]) -> EGRMOutput:
         values = [output.get(name) for output in outputs]
         if any(value is None for value in values):
             continue
+        if name == "verdict_probs":  # spaces of different sizes: verdicts that one lacks have no probability
+            size = max(value.shape[-1] for value in values)
+            values = [torch.nn.functional.pad(value, (0, size - value.shape[-1])) for value in values]
         if name == "chain_item_index":
             sizes = torch.tensor([0, *(output.rewards.shape[0] for output in outputs[:-1])]).cumsum(0).tolist()
             values = [value + size for value, size in zip(values, sizes, strict=True)]

@@ -60,7 +60,7 @@ class StarStepper:
         positions = self.prefix.lengths.repeat_interleave(self.branches)[:, None] + self.fed
         hidden = self.backbone.run(tokens[:, None], None, positions, self.cache, shared_prefix=self.shared)[:, -1]
         self.fed += 1
-        return self.backbone.logits(hidden, columns), hidden
+        return self.backbone.logits(hidden, columns), hidden.to(tokens.device)
 
     def keep_prompts(self, index: Tensor) -> None:
         """See `Stepper`."""
@@ -94,8 +94,9 @@ class GenerateStepper:
         inputs = self.model.prepare_inputs_for_generation(tokens[:, None], next_sequence_length=1, **self.model_kwargs)
         outputs = self.model(**inputs, output_hidden_states=True, return_dict=True)
         self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, self.model_kwargs)
-        logits = outputs.logits[:, -1].float()
-        return (logits if columns is None else logits[:, columns]), outputs.hidden_states[-1][:, -1]
+        logits = outputs.logits[:, -1].float().to(tokens.device)
+        hidden = outputs.hidden_states[-1][:, -1].to(tokens.device)
+        return (logits if columns is None else logits[:, columns]), hidden
 
     def keep_prompts(self, index: Tensor) -> None:
         """Never called: `can_drop` is False."""
@@ -124,7 +125,7 @@ class ForwardStepper:
             self.parts[index] = (cache, mask)
             states.append(self.backbone.run(own[:, None], mask, positions, cache)[:, -1])
         hidden = torch.cat(states)
-        return self.backbone.logits(hidden, columns), hidden
+        return self.backbone.logits(hidden, columns), hidden.to(tokens.device)
 
     def keep_prompts(self, index: Tensor) -> None:
         """Never called: `can_drop` is False."""
@@ -191,10 +192,9 @@ class BranchSampler:
         ended: [N] bool, rows that ended by themselves.
         stopped: [N] bool, rows that `decide` stopped.
         late: [N] bool, rows that their deadline stopped.
-        broken: [N] bool, rows that met NaN logits.
+        broken: [N] bool, rows that met logits without a largest finite one (NaN, infinite).
         log_probs: [N] float32, NaN where not asked for.
         states: [N, H], or None.
-        rows_fed: Rows run through the model in all steps, for the cost count.
     """
 
     def __init__(
@@ -221,7 +221,6 @@ class BranchSampler:
         fill = 0.0 if want_log_probs else torch.nan
         self.log_probs = torch.full((num_rows,), fill, dtype=torch.float32, device=device)
         self.states: Tensor | None = None
-        self.rows_fed = 0
         self._rows = torch.arange(num_rows, device=device)  # rows the stepper holds
         self._step = 0
         self._fresh = torch.zeros_like(self.ended)  # rows whose last token has not been run yet
@@ -254,7 +253,8 @@ class BranchSampler:
         uniform = uniforms(branches.seed, branches.item_ids[rows], branches.branch_ids[rows], self._step)
         drawn = draw(limited, branches.temperatures[rows], branches.top_ps[rows], uniform)
         going = ~self.done[rows]
-        self.broken[rows] |= torch.isnan(logits).any(-1).repeat_interleave(rows.shape[0] // logits.shape[0]) & going
+        finite = logits.amax(-1).isfinite().repeat_interleave(rows.shape[0] // logits.shape[0])
+        self.broken[rows] |= ~finite & going
         if self.want_log_probs:
             scores = logits.log_softmax(-1).repeat_interleave(rows.shape[0] // logits.shape[0], 0)
             self.log_probs[rows] += torch.where(going, scores.gather(-1, drawn[:, None])[:, 0], 0.0)
@@ -276,7 +276,6 @@ class BranchSampler:
         while self.must_run:
             if stepper.can_drop:
                 self._drop_finished(stepper)
-            self.rows_fed += self._rows.shape[0]
             logits, hidden = stepper.step(self.current, self.vocabulary.columns)
             if self.want_states:
                 if self.states is None:
@@ -366,10 +365,11 @@ def run_expanded(backbone: Backbone, cache: Cache, attention_mask: Tensor, sampl
         return input_ids
 
     first = sampler.current[:, None]
-    backbone.generator.generate(
-        first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
-        max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
-    )  # fmt: skip
+    with backbone.plain_generation():
+        backbone.generator.generate(
+            first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
+            max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
+        )  # fmt: skip
 
 
 __all__ = [

@@ -22,6 +22,7 @@ from .ladder_egrm import Branches, BranchSampler, PathSampler
 from .outputs_egrm import Consensus, EGRMOutput, JudgeInputs, Route, Status
 from .prompts_egrm import Body, Groups, Prompts, start_prompts
 from .reading_egrm import ProbeReader, label_of, reward_of
+from .trials_egrm import star_refusal
 from .verdicts_egrm import JudgeTask
 from .vocabulary_egrm import OpenVocabulary, VerdictTrie
 
@@ -68,7 +69,7 @@ class LongItem:
     swapped: tuple[bool, ...]
     reference: str | None
     answers: dict[str, int]
-    """Ids of the `free` answers met so far."""
+    """Ids of the `free` answers of its reused probes."""
     probe_rows: tuple[int, ...]
     """The prompt that each reused probe answers."""
     probe_texts: tuple[str, ...]
@@ -212,7 +213,7 @@ def choose_decoder(backbone: Backbone, task: JudgeTask, trie: VerdictTrie | None
         UnsupportedModelError: `star` was asked for, but the model's branches cannot share a prefix.
     """
     steps = trie.max_steps if trie is not None and options.probe_vocabulary == "verdict" else options.max_probe_tokens
-    refusal = backbone.star_refusal
+    refusal = star_refusal(backbone)
     if options.decoder == "first_token" and steps > 1:
         raise ConfigError(
             f"decoder='first_token' draws every probe from the prompt's last logits, but verdicts may take {steps} tokens.",
@@ -360,7 +361,7 @@ def _exact_probs(
     node_logits = torch.cat([first.verdict[:, None], paths.logits], dim=1)
     ladder = torch.tensor([options.temperatures, options.top_ps], dtype=torch.float64, device=node_logits.device)
     by_prompt = trie.verdict_probs(node_logits, ladder[0], ladder[1]).mean(1)
-    by_prompt[node_logits.isnan().flatten(1).any(-1)] = torch.nan
+    by_prompt[~node_logits.amax(-1).isfinite().all(-1)] = torch.nan
     swap = torch.tensor(inputs.task.space.swap_ids, device=by_prompt.device)
     by_prompt = torch.where(inputs.swapped[:, None], by_prompt[:, swap], by_prompt)
     sums = by_prompt.new_zeros(inputs.num_items, by_prompt.shape[1]).index_add_(0, inputs.item_index, by_prompt)
@@ -464,7 +465,7 @@ def _long_item(
         prompt_texts=prompt_texts,
         swapped=tuple(inputs.swapped[rows].tolist()),
         reference=inputs.references[index] if inputs.references else None,
-        answers=dict(probes.reader.answers[index]) if probes is not None else {},
+        answers=dict(probes.reader.answers[index]) if probes is not None and options.reuse_probes else {},
         probe_rows=tuple(probe_rows),
         probe_texts=tuple(texts),
         probe_verdicts=tuple(verdicts),

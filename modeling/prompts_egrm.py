@@ -15,6 +15,7 @@ from transformers import Cache
 from .backbone_egrm import Backbone
 from .ladder_egrm import Sampler, run_expanded, run_forward, run_star
 from .prefill_egrm import Prefix, extend_all, positions_of, prefill, prefill_groups
+from .trials_egrm import continues_in_chunks
 
 
 @dataclass(frozen=True)
@@ -124,16 +125,14 @@ class StarPrompts:
         groups: Groups | None,
     ) -> "StarPrompts":
         """See `start_prompts`."""
-        lengths = attention_mask.sum(-1) + len(suffix)
         if groups is None or not bool((groups.shared_tokens > 0).any()):
             prefix, hidden = prefill(backbone, input_ids, attention_mask, suffix)
+            tokens_run = prefix.lengths.tolist()
         else:
-            prefix, hidden = prefill_groups(
+            prefix, hidden, tokens_run = prefill_groups(
                 backbone, input_ids, attention_mask, groups.shared_tokens, groups.index, suffix
             )
-            again = groups.index[1:] == groups.index[:-1]
-            lengths[1:] -= torch.where(again, groups.shared_tokens[1:], 0)
-        return cls(backbone, prefix, lengths.tolist(), len(suffix), hidden)
+        return cls(backbone, prefix, tokens_run, len(suffix), hidden)
 
     @classmethod
     def resume(cls, backbone: Backbone, bodies: Sequence[Prefix], suffix: Sequence[int]) -> "StarPrompts":
@@ -216,7 +215,11 @@ def _behind(backbone: Backbone, body: CachedPrompts, suffix: Sequence[int]) -> C
     cache, mask = copy.deepcopy(body.cache), body.attention_mask
     tail = torch.tensor(suffix, device=mask.device).expand(mask.shape[0], -1)
     longer = torch.cat([mask, torch.ones_like(tail)], dim=1)
-    hidden = backbone.run(tail, longer, positions_of(longer)[:, -len(suffix) :], cache)
+    positions, past, hidden = positions_of(longer), mask.shape[1], body.hidden[:, None]
+    step = len(suffix) if continues_in_chunks(backbone) else 1
+    for start in range(past, longer.shape[1], step):
+        end = start + step
+        hidden = backbone.run(tail[:, start - past : end - past], longer[:, :end], positions[:, start:end], cache)
     return CachedPrompts(cache, longer, hidden[:, -1])
 
 

@@ -29,7 +29,7 @@ class ProbeReader:
         verdicts: [R, M] int64 verdict ids in the item's own order; meaningless where `parsed` is False.
         parsed: [R, M] bool.
         seen: [R * M] bool, False where a probe was stopped before its end.
-        answers: [B] ids of the `free` answers met, in the order met; empty for other spaces.
+        answers: [B] ids of the `free` answers met, in the order of the probes that gave them; empty for other spaces.
     """
 
     def __init__(self, decode: Decode, inputs: JudgeInputs, num_probes: int) -> None:
@@ -40,6 +40,7 @@ class ProbeReader:
         self._verdicts = torch.zeros(len(self._items), dtype=torch.int64, device=device)
         self._parsed, self.seen = (torch.zeros(len(self._items), dtype=torch.bool, device=device) for _ in range(2))
         self.answers: list[dict[str, int]] = [{} for _ in range(inputs.num_items)]
+        self._said: dict[int, str] = {}  # probe -> its `free` answer
 
     @property
     def verdicts(self) -> Tensor:
@@ -71,32 +72,56 @@ class ProbeReader:
             rows = fresh.nonzero()[:, 0]
             tokens, lengths, ended = (t[rows].tolist() for t in (sampler.tokens, sampler.lengths, sampler.ended))
             texts = self._decode([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
-            for row, text, complete in zip(rows.tolist(), texts, ended, strict=True):
-                verdict = verdict_of(self.task, text, False, complete, self.answers[self._items[row]])
-                if verdict is not None:
-                    self._verdicts[row], self._parsed[row] = verdict, True
+            if self.task.space.enumerable:
+                found = [verdict_of(self.task, t, False, c) for t, c in zip(texts, ended, strict=True)]
+                read = torch.tensor([-1 if v is None else v for v in found], device=rows.device)
+                self._verdicts[rows], self._parsed[rows] = read.clamp_min(0), read >= 0
+            else:
+                self._number(
+                    rows.tolist(), [answer_of(self.task, t, False, c) for t, c in zip(texts, ended, strict=True)]
+                )
         if self.task.space.enumerable:
             swap = torch.tensor(self.task.space.swap_ids, device=self._verdicts.device)
             self._verdicts = torch.where(fresh & self._swapped, swap[self._verdicts], self._verdicts)
 
+    def _number(self, rows: list[int], found: list[str | None]) -> None:
+        # Ids follow the order of the probes, not of their ends, so that ties fall the same way with early stop.
+        self._said |= {row: answer for row, answer in zip(rows, found, strict=True) if answer is not None}
+        for answers in self.answers:
+            answers.clear()
+        for row in sorted(self._said):
+            answers = self.answers[self._items[row]]
+            self._verdicts[row] = answers.setdefault(self._said[row], len(answers))
+            self._parsed[row] = True
 
-def verdict_of(task: JudgeTask, text: str, reasoning: bool, complete: bool, answers: dict[str, int]) -> int | None:
+
+def verdict_of(task: JudgeTask, text: str, reasoning: bool, complete: bool) -> int | None:
     """The verdict id that a text states, as its prompt numbers them; None where it states none.
 
     Args:
-        task: Verdict space and how its prompts are set.
+        task: An enumerable verdict space and how its prompts are set.
         text: What the generator wrote.
         reasoning: Whether it is a chain of thought, else a short verdict.
         complete: Whether it ended by itself. A number that the token budget may have cut short is not read.
-        answers: Ids of the item's `free` answers; a new answer is added.
     """
-    if not task.space.enumerable:
-        answer = task.parse_free(text, reasoning)
-        return None if answer is None else answers.setdefault(answer, len(answers))
     verdict = task.parse(text, reasoning)
     if verdict is None or complete or not text.endswith(label := task.space.labels[verdict]):
         return verdict
     return None if any(other != label and other.startswith(label) for other in task.space.labels) else verdict
+
+
+def answer_of(task: JudgeTask, text: str, reasoning: bool, complete: bool) -> str | None:
+    """The `free` answer that a text states, normalised; None where it states none, or where the budget may have cut it.
+
+    Args:
+        task: A `free` verdict space and how its prompts are set.
+        text: What the generator wrote.
+        reasoning: Whether it is a chain of thought, else a short answer.
+        complete: Whether it ended by itself.
+    """
+    answer = task.parse_free(text, reasoning)
+    # An answer that one more letter would change was still being written.
+    return answer if complete or answer == task.parse_free(f"{text}x", reasoning) else None
 
 
 def reward_of(task: JudgeTask, verdict: int, answers: dict[str, int], reference: str | None) -> float:
@@ -113,4 +138,4 @@ def label_of(task: JudgeTask, verdict: int, answers: dict[str, int]) -> str:
     return task.space.labels[verdict] if task.space.enumerable else next(a for a, i in answers.items() if i == verdict)
 
 
-__all__ = ["Decode", "ProbeReader", "label_of", "reward_of", "verdict_of"]
+__all__ = ["Decode", "ProbeReader", "answer_of", "label_of", "reward_of", "verdict_of"]

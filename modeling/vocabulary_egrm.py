@@ -62,8 +62,7 @@ class VerdictTrie:
                 node = children[node][token]
             if not sequence or node in verdict_at:
                 raise ConfigError(
-                    f"Each verdict needs a token sequence of its own, but verdict {verdict} is {list(sequence)}, "
-                    "as another one is." if sequence else f"Verdict {verdict} has no tokens.",
+                    f"Each verdict needs a token sequence of its own, but verdict {verdict} has {list(sequence)}.",
                     "Use a verdict space whose labels the tokenizer tells apart.",
                 )
             verdict_at[node] = verdict
