@@ -137,11 +137,9 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
         if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
             raise ConfigError("A scorer of kind generator_state has no encoder, got one.", "Leave one of the two out.")
-        names = [
-            part.name_or_path for part in (generator, encoder) if part is not None and _is_hub_id(part.name_or_path)
-        ]
+        sources = [part.config.name_or_path for part in (generator, encoder) if part is not None]
         with torch.device("meta"):  # the shell only: its weights are replaced below
-            model = cls(EGRMConfig(**parts, base_models=names, **settings))
+            model = cls(EGRMConfig(**parts, base_models=list(filter(_is_hub_id, sources)), **settings))
         _need_class(generator, model.generator)
         model.generator, model.config.generator_config = generator, generator.config
         if model.scorer is not None:
