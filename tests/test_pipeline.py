@@ -104,22 +104,26 @@ def test_a_rationale_is_the_text_that_was_believed_and_comes_where_asked_for(mod
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields"),
+    ("kind", "fields", "verdicts"),
     [
-        ("binary", {"response": "5"}),
-        ("listwise", {"responses": ["5", "6"]}),
-        ("free", {"reference": "5"}),
+        ("binary", {"response": "5"}, {"incorrect": 0.0, "correct": 1.0}),
+        ("listwise", {"responses": ["5", "6"]}, {"1": 0.0, "2": 1.0}),
     ],
 )
-def test_every_verdict_space_has_results_of_the_same_form(scorer, expected, kind, fields):
-    free = {"probe_vocabulary": "full", "temperatures": (0.0,)} if kind == "free" else {}
-    result = scorer({"prompt": "What is 2 + 3?", **fields}, space={"kind": kind}, **free)
+def test_every_verdict_space_has_results_of_the_same_form(scorer, expected, kind, fields, verdicts):
+    result = scorer({"prompt": "What is 2 + 3?", **fields}, space={"kind": kind})
     assert list(result) == list(expected[0])
-    assert result["status"] == "ok"
-    assert result["verdict"] in {"binary": ("incorrect", "correct"), "listwise": ("1", "2")}.get(
-        kind, result["verdict"]
-    )
-    assert result["reward"] in (0.0, 1.0)
+    assert (result["status"], result["order"]) == ("ok", ["given"])
+    assert result["reward"] == verdicts[result["verdict"]]
+
+
+def test_an_open_answer_is_its_own_verdict_and_has_a_reward_only_beside_a_reference(scorer, model, monkeypatch):
+    monkeypatch.setattr(model, "decode_tokens", lambda token_ids: ["Answer: 5\nDone."] * len(token_ids))
+    free = {"space": {"kind": "free"}, "probe_vocabulary": "full"}
+    question = {"prompt": "What is 2 + 3?"}
+    results = [scorer({**question, **known}, **free) for known in ({}, {"reference": "5"}, {"reference": "6"})]
+    assert [result["verdict"] for result in results] == ["5"] * 3
+    assert [result["reward"] for result in results] == [None, 1.0, 0.0]
 
 
 # -- what goes in ---------------------------------------------------------------------------------------------------------
