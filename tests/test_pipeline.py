@@ -338,3 +338,10 @@ def test_a_folder_is_loaded_by_task_name_beside_the_installed_package(scorer, ex
     scorer.save_pretrained(tmp_path)
     loaded = reward_scoring(tmp_path, trust_remote_code=True)
     assert loaded(RECORDS, batch_size=4, **OPTIONS) == expected
+
+
+def test_pushing_the_pipeline_pushes_the_checkpoint(model, scorer, monkeypatch):
+    pushed = {}
+    monkeypatch.setattr(model, "push_to_hub", lambda repo_id, **settings: pushed.update({repo_id: settings}))
+    scorer.push_to_hub("acme/judge", private=True)
+    assert pushed == {"acme/judge": {"private": True}}
