@@ -138,9 +138,7 @@ class EGRMProcessor(ProcessorMixin):
     def task(self, space: VerdictSpace | Mapping[str, Any] | None = None, rubric: str | None = None) -> JudgeTask:
         """The judging task of a verdict space and rubric, the processor's own by default."""
         space = _read_space(space) or self.space
-        if rubric is None and space == self.space:
-            rubric = self.rubric
-        rubric = read_rubric(rubric, space)
+        rubric = self._read_rubric(rubric, space)
         if (space, rubric) not in self._tasks:
             if len(self._tasks) >= MAX_CACHED_TASKS:
                 self._tasks.pop(next(iter(self._tasks)))
@@ -170,15 +168,14 @@ class EGRMProcessor(ProcessorMixin):
         """
         space = _read_space(space) or self.space
         read = self._neutralise(read_record(record, space), space)
-        rubric = read.rubric or rubric
         try:
-            task = self.task(space, rubric)
+            words = self._read_rubric(read.rubric or rubric, space)
         except ConfigError as error:
             if read.rubric is None:
                 raise
             raise InputError(f"`rubric` of the record: {error}") from error
-        rubric = read_rubric(rubric if rubric or space != self.space else self.rubric, space)
-        read, cut, prompts = self._fit(read, task, rubric)
+        task = self.task(space, read.rubric or rubric)
+        read, cut, prompts = self._fit(read, task, words)
         orders = (False, True) if space.kind == "pairwise" else (False,)
         return EncodedItem(
             prompts=prompts,
@@ -186,7 +183,7 @@ class EGRMProcessor(ProcessorMixin):
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
             truncated_tokens=cut,
-            scorer_prompts=tuple(scorer_text(read, space, rubric, swapped) for swapped in orders),
+            scorer_prompts=tuple(scorer_text(read, space, words, swapped) for swapped in orders),
             reference=record.get("reference"),
             task=task,
         )
@@ -244,6 +241,9 @@ class EGRMProcessor(ProcessorMixin):
             references=tuple(item.reference for item in items),
             truncated_tokens=tuple(item.truncated_tokens for item in items),
         )
+
+    def _read_rubric(self, rubric: str | None, space: VerdictSpace) -> str:
+        return read_rubric(self.rubric if rubric is None and space == self.space else rubric, space)
 
     # Text to ids
 
@@ -421,7 +421,7 @@ class EGRMProcessor(ProcessorMixin):
     def save_pretrained(
         self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
     ) -> list[str]:
-        """Writes settings, both tokenizers and the source files; see the base class."""
+        """Writes settings, both tokenizers and the source files, and uploads them if asked to; see the base class."""
         if self.scorer_tokenizer is not None:
             folder = os.path.join(save_directory, SCORER_FOLDER)
             self.scorer_tokenizer.save_pretrained(folder)
@@ -430,7 +430,10 @@ class EGRMProcessor(ProcessorMixin):
             if not os.path.exists(config):
                 with open(config, "w", encoding="utf-8") as file:
                     json.dump({}, file)
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        files = super().save_pretrained(save_directory)
+        if push_to_hub:  # The base class would upload what it wrote itself, and not the scorer's tokenizer.
+            self.push_to_hub(kwargs.pop("repo_id", os.path.basename(os.path.abspath(save_directory))), **kwargs)
+        return files
 
     @classmethod
     def _get_arguments_from_pretrained(

