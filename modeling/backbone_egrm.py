@@ -46,7 +46,7 @@ class Backbone:
         # Renamed in Transformers 5.24; this is the one place that knows.
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.takes_positions = "position_ids" in parameters
-        self.body = generator.get_decoder() if hasattr(generator, "get_decoder") else generator.base_model
+        self.body = _body_of(generator)
 
     @property
     def lock(self) -> RLock:
@@ -201,19 +201,27 @@ class Backbone:
         Raises:
             UnsupportedModelError: They differ: the model does something behind its head that is not known here.
         """
-        if not self.fact("head is separable", self._head_is_separable):
+        fault = self.fact("head", self._head_fault)
+        if fault is not None:
             raise UnsupportedModelError(
-                f"The logits of {type(self.generator).__name__} are not those of its output embedding alone.",
-                "Please report the model type; it needs one line in `Backbone.logits`.",
+                f"{type(self.generator).__name__} cannot be run as a decoder and a head. {fault}",
+                "Use another generator, or report the model type.",
             )
 
     @torch.no_grad()
-    def _head_is_separable(self) -> bool:
+    def _head_fault(self) -> str | None:
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        own = self.generator(input_ids=ids).logits[:, -1].float()
-        ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1])
+        try:
+            own = self.generator(input_ids=ids).logits[:, -1].float()
+            ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1]).to(own.device)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a foreign architecture raises, it is the answer
+            return f"A first token ended with {type(error).__name__}: {error}"
         # Broken weights (NaN) are no matter of the architecture: they end as a status.
-        return torch.allclose(own, ours.to(own.device), atol=1e-2, rtol=1e-2, equal_nan=True)
+        if torch.allclose(own, ours, atol=1e-2, rtol=1e-2, equal_nan=True):
+            return None
+        return "Its logits are not those of its output embedding alone."
 
     @contextmanager
     def star_attention(self) -> Iterator[None]:
@@ -235,6 +243,16 @@ class Backbone:
                 yield
             finally:
                 self.generator.generation_config = previous
+
+
+def _body_of(generator: PreTrainedModel) -> PreTrainedModel:
+    # In a model of several parts the decoder is not the base model; a few models call their head "decoder".
+    for body in (generator.get_decoder(), generator.base_model, getattr(generator, "model", None)):
+        if isinstance(body, PreTrainedModel) and body is not generator:
+            return body
+    raise UnsupportedModelError(
+        f"{type(generator).__name__} has no decoder body of its own.", "Load it with `AutoModelForCausalLM`."
+    )
 
 
 def _is_plain(head: torch.nn.Module) -> bool:
