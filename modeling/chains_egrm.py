@@ -120,7 +120,9 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     prompts.run(sampler)
 
     tokens, lengths = sampler.tokens.tolist(), sampler.lengths.tolist()
-    texts = model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
+    drawn = [ids[:length] for ids, length in zip(tokens, lengths, strict=True)]
+    # Where a thought ends may be told by a control token, so verdicts are read from the text that spells them out.
+    texts, spelled = model.decode_tokens(drawn), model.decode_tokens(drawn, control=True)
     ended, broken, timed_out = (flags.tolist() for flags in (sampler.ended, sampler.broken, sampler.late))
     log_probs, cost = sampler.log_probs.tolist(), model.backbone.cost
     per_item = orders * per_prompt
@@ -134,10 +136,10 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
         for row in rows:
             order = (row - rows.start) // per_prompt
             if task.space.enumerable:
-                verdict = verdict_of(task, texts[row], True, ended[row])
+                verdict = verdict_of(task, spelled[row], True, ended[row])
                 verdict = task.space.swap(verdict) if verdict is not None and item.swapped[order] else verdict
             else:
-                answer = answer_of(task, texts[row], True, ended[row])
+                answer = answer_of(task, spelled[row], True, ended[row])
                 verdict = None if answer is None else answers.setdefault(answer, len(answers))
             mean = log_probs[row] / max(1, lengths[row])
             candidates.append(Candidate(texts[row], verdict, order, True, mean))

@@ -14,12 +14,13 @@ from .errors_egrm import ConfigError
 
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
+PATHS = ("auto", "short", "long")
 SCORER_KINDS = ("encoder", "generator_state")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions:
-    """How one call judges. Every field but `seed`, `strict`, `timeout_s` and `decoder` has its default in the checkpoint.
+    """How one call judges. The fields up to `early_stop` have their defaults in the checkpoint.
 
     Source:
         M, tau, the ladder and the short path: https://huggingface.co/papers/2604.10072, section 3.
@@ -57,6 +58,8 @@ class JudgeOptions:
     """Who picks among the candidates: `scorer`, `vote` or `likelihood`."""
     early_stop: bool = True
     """Stop probes once their outcome cannot change. Never changes a route or a reward; consensus is then a bound."""
+    path: str = "auto"
+    """`auto`: consensus decides. `short`: the most frequent verdict always counts. `long`: no probes, always chains."""
     decoder: str = "auto"
     """Probe decoder: `star`, `expand`, `first_token`, or `auto`, the cheapest that is exact for this model."""
     seed: int = 0
@@ -87,6 +90,7 @@ class JudgeOptions:
             ("consensus", ("sampled", "exact")),
             ("reward", ("verdict", "expected")),
             ("selection", SELECTIONS),
+            ("path", PATHS),
             ("decoder", DECODERS),
         ):
             _need(getattr(self, name) in allowed, name, getattr(self, name), f"one of {', '.join(allowed)}")

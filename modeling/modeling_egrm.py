@@ -30,7 +30,7 @@ from .configuration_egrm import EGRMConfig, JudgeOptions
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
 from .flops_egrm import cost_model
 from .generate_egrm import generate
-from .outputs_egrm import EGRMOutput, JudgeInputs
+from .outputs_egrm import EGRMOutput, JudgeInputs, Route, Status
 from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
 from .random_egrm import item_id_of_tokens
@@ -152,7 +152,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         if quantization_method(generator) is not None:
             model._adopt_quantization(generator)
         if processor is not None or tokenizer is not None:
-            model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer)
+            limit = _longest_prompt(model.config)
+            model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer, max_prompt_tokens=limit)
         return model.eval()
 
     def _adopt_quantization(self, generator: PreTrainedModel) -> None:
@@ -434,13 +435,15 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         """Whether the scorer reads the generator's hidden states instead of texts."""
         return self.scorer is not None and self.scorer.kind == "generator_state"
 
-    def decode_tokens(self, token_ids: list[list[int]]) -> list[str]:
-        """Texts of N token sequences, control tokens left out.
+    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
+        """Texts of N token sequences.
 
         Args:
             token_ids: N sequences of the generator's tokenizer.
+            control: Whether control tokens are spelled out, else left out.
         """
-        return self.processor.tokenizer.batch_decode(token_ids, skip_special_tokens=True) if token_ids else []
+        tokenizer = self.processor.tokenizer
+        return tokenizer.batch_decode(token_ids, skip_special_tokens=not control) if token_ids else []
 
     def score_candidates(
         self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
@@ -488,7 +491,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             **options: Fields of `JudgeOptions`.
 
         Returns:
-            `logits` [B, 1] float32 are the rewards, NaN where there is no verdict. No gradient flows.
+            `logits` [B, 1] float32 are the rewards, NaN where there is no verdict, which includes conversations that
+            do not fit the context. No gradient flows. On the device of `input_ids`.
 
         Raises:
             ConfigError: The checkpoint has no task, or not one of layout `conversation`; or an option is wrong.
@@ -509,14 +513,21 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             if not conversation:
                 raise InputError(f"Each row needs at least one token, got none in row {row}.")
             prompts.append(conversation + turn)
-        judged = self.judge(_inputs_of(prompts, task), **options)
-        return EGRMSequenceOutput(
-            logits=judged.rewards[:, None],
-            consensus=judged.consensus,
-            routes=judged.routes,
-            statuses=judged.statuses,
-            new_tokens=judged.new_tokens,
+        limit, suffix = _longest_prompt(self.config), max(len(task.short_suffix_ids), len(task.long_suffix_ids))
+        fits = [row for row, prompt in enumerate(prompts) if limit is None or len(prompt) + suffix <= limit]
+        output = EGRMSequenceOutput(
+            logits=torch.full((len(prompts), 1), torch.nan),
+            consensus=torch.full((len(prompts),), torch.nan),
+            routes=torch.full((len(prompts),), int(Route.LONG)),
+            statuses=torch.full((len(prompts),), int(Status.TOO_LONG)),
+            new_tokens=torch.zeros(len(prompts), dtype=torch.int64),
         )
+        if fits:
+            judged = self.judge(_inputs_of([prompts[row] for row in fits], task), **options)
+            for name, value in (("logits", judged.rewards[:, None]), *judged.items()):
+                if name in output:
+                    output[name][fits] = value.to(output[name].device)
+        return EGRMSequenceOutput(**{name: value.to(input_ids.device) for name, value in output.items()})
 
     def generate(self, *args: Any, temperatures: Sequence[float] | None = None, **kwargs: Any) -> Any:
         """Let the generator write, with this checkpoint's generation settings.
@@ -557,6 +568,13 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def _longest_prompt(config: EGRMConfig) -> int | None:
+    # What a judgement writes must fit behind the prompt; many tokenizers state no limit of their own.
+    context = getattr(config.get_text_config().get_text_config(), "max_position_embeddings", None)
+    room = max(config.max_chain_tokens, config.max_probe_tokens)
+    return context - room if context is not None and context > room else None
 
 
 def _inputs_of(prompts: list[list[int]], task: JudgeTask) -> JudgeInputs:

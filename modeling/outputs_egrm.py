@@ -65,8 +65,6 @@ class JudgeInputs(Tensors):
     """[R] int64, how many leading tokens a row shares with all rows of its `group_index`; 0 shares nothing."""
     group_index: Tensor
     """[R] int64, the question each row belongs to, ascending."""
-    scorer_prompts: tuple[str, ...] | None = None
-    """[R] judge prompt of each row as plain text, read by a scorer of kind `encoder`; None: decoded when needed."""
     references: tuple[str | None, ...] | None = None
     """[B] reference answers of `free` verdicts."""
     truncated_tokens: tuple[int, ...] | None = None
@@ -81,7 +79,6 @@ class JudgeInputs(Tensors):
         """One item alone, without what other items' lengths padded it with, sharing nothing."""
         rows = (self.item_index == index).nonzero()[:, 0]
         width = int(self.attention_mask[rows].sum(-1).max())
-        picked = rows.tolist()
         return replace(
             self,
             input_ids=self.input_ids[rows, -width:],
@@ -91,7 +88,6 @@ class JudgeInputs(Tensors):
             item_ids=self.item_ids[index : index + 1],
             shared_tokens=torch.zeros_like(rows),
             group_index=torch.zeros_like(rows),
-            scorer_prompts=None if self.scorer_prompts is None else tuple(self.scorer_prompts[row] for row in picked),
             references=None if self.references is None else (self.references[index],),
             truncated_tokens=None if self.truncated_tokens is None else (self.truncated_tokens[index],),
         )
@@ -121,7 +117,7 @@ class EGRMOutput(ModelOutput):
     verdicts: Tensor | None = None
     """[B] int64 verdict ids; meaningless where `statuses` is not OK, and for `free` verdicts (see `verdict_texts`)."""
     consensus: Tensor | None = None
-    """[B] float32 in [0, 1]."""
+    """[B] float32 in [0, 1]; NaN where no probe was asked for (`path="long"`)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
     routes: Tensor | None = None

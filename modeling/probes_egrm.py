@@ -7,8 +7,8 @@ Source:
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Protocol
 
 import torch
@@ -43,8 +43,8 @@ class Judge(Protocol):
         """Whether the scorer reads the generator's hidden states instead of texts."""
         ...
 
-    def decode_tokens(self, token_ids: list[list[int]]) -> list[str]:
-        """N texts, control tokens left out."""
+    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
+        """N texts, control tokens spelled out or left out."""
         ...
 
     def score_candidates(
@@ -135,10 +135,12 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
         backbone,
         inputs.input_ids,
         inputs.attention_mask,
-        task.short_suffix_ids,
+        task.short_suffix_ids if options.path != "long" else (),
         in_place=decoder != "expand",
         groups=Groups(inputs.shared_tokens, inputs.group_index),
     )
+    if options.path == "long":
+        return _all_wait(model, prompts, inputs, options, deadline)
 
     first = FirstLogits(prompts, trie, options)
     exact = options.consensus == "exact" or options.reward == "expected"
@@ -151,9 +153,12 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
         consensus = exact_consensus(probs, options.consensus_threshold)
         timed_out = torch.full_like(consensus.is_bound, time.monotonic() > deadline)
         broken = probs.isnan().any(-1)
+    if options.path == "short":
+        consensus = replace(consensus, routes=torch.full_like(consensus.routes, int(Route.SHORT)))
 
     mass = _verdict_mass(first, task, inputs)
     statuses = torch.full_like(consensus.routes, int(Status.OK))
+    statuses[(consensus.routes == Route.SHORT) & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
     if mass is not None:
         statuses[mass < options.verdict_mass_floor] = int(Status.NO_VERDICT)
     statuses[timed_out] = int(Status.TIMEOUT)
@@ -280,14 +285,14 @@ def _sample(
 ) -> _Probes:  # fmt: skip
     rows, probes = inputs.input_ids.shape[0], options.num_probes
     task = inputs.task
-    reader = ProbeReader(model.decode_tokens, inputs, probes)
+    reader = ProbeReader(partial(model.decode_tokens, control=True), inputs, probes)
     restricted = trie is not None and options.probe_vocabulary == "verdict"
     vocabulary = trie.walk(rows * probes) if restricted else OpenVocabulary(task.chain_stop_ids, task.probe_stop_ids)
 
     def decide(sampler: BranchSampler) -> Tensor:
         reader.read(sampler)
         counts, running, total = _tally(reader, sampler, inputs)
-        stop_long = not options.reuse_probes
+        stop_long = not options.reuse_probes and options.path == "auto"
         return is_decided(counts, running, total, options.consensus_threshold, stop_long)[inputs.item_index]
 
     sampler = BranchSampler(
@@ -382,7 +387,7 @@ def _verdict_mass(first: FirstLogits, task: JudgeTask, inputs: JudgeInputs) -> T
 
 
 def _short_output(
-    model: Judge, prompts: Prompts, first: FirstLogits, probes: _Probes | None, consensus: Consensus, probs: Tensor | None,
+    model: Judge, prompts: Prompts, first: FirstLogits | None, probes: _Probes | None, consensus: Consensus, probs: Tensor | None,
     mass: Tensor | None, statuses: Tensor, waits: Tensor, inputs: JudgeInputs, options: JudgeOptions,
 ) -> EGRMOutput:  # fmt: skip
     task, num_items, device = inputs.task, inputs.num_items, statuses.device
@@ -418,9 +423,9 @@ def _short_output(
     )
 
 
-def _flops(model: Judge, prompts: Prompts, first: FirstLogits, lengths: Tensor | None) -> list[float]:
+def _flops(model: Judge, prompts: Prompts, first: FirstLogits | None, lengths: Tensor | None) -> list[float]:
     cost = model.backbone.cost
-    columns = None if first.full is not None else first.verdict.shape[-1]
+    columns = 0 if first is None else None if first.full is not None else first.verdict.shape[-1]
     flops = []
     for row, (run, length) in enumerate(zip(prompts.tokens_run, prompts.lengths, strict=True)):
         total = cost.run(run, length - run) + cost.head(1, columns)
@@ -429,6 +434,25 @@ def _flops(model: Judge, prompts: Prompts, first: FirstLogits, lengths: Tensor |
             total += cost.run(fed, length) + cost.head(fed, columns)
         flops.append(total)
     return flops
+
+
+def _all_wait(
+    model: Judge, prompts: Prompts, inputs: JudgeInputs, options: JudgeOptions, deadline: float
+) -> ShortStage:
+    # Without probes there is no consensus: every item goes straight to its chains.
+    zeros = torch.zeros_like(inputs.item_ids)
+    consensus = Consensus(
+        verdicts=zeros,
+        agreement=torch.full_like(zeros, torch.nan, dtype=torch.float32),
+        is_bound=torch.zeros_like(zeros, dtype=torch.bool),
+        routes=torch.full_like(zeros, int(Route.LONG)),
+    )
+    waits = torch.ones_like(consensus.is_bound)
+    output = _short_output(model, prompts, None, None, consensus, None, None, zeros, waits, inputs, options)
+    index = range(inputs.num_items)
+    options = options.with_overrides(reuse_probes=False)
+    waiting = LongItems(_long_item(model, prompts, None, inputs, options, i, deadline, output) for i in index)
+    return ShortStage(output, waiting, tuple(index))
 
 
 def _long_item(

@@ -28,7 +28,6 @@ from .templates_egrm import (
     read_frame,
     read_rubric,
     reference_block,
-    scorer_text,
     verdict_word,
 )
 from .verdicts_egrm import JudgeTask, VerdictSpace
@@ -55,8 +54,6 @@ class EncodedItem:
     """How many leading tokens its prompts share; 0 for a single prompt."""
     truncated_tokens: int
     """Tokens that the truncation policy removed from the record's texts."""
-    scorer_prompts: tuple[str, ...]
-    """Per prompt, its plain text for a scorer with a tokenizer of its own."""
     reference: str | None
     """The record's reference answer."""
     task: JudgeTask
@@ -183,7 +180,6 @@ class EGRMProcessor(ProcessorMixin):
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
             truncated_tokens=cut,
-            scorer_prompts=tuple(scorer_text(read, space, words, swapped) for swapped in orders),
             reference=record.get("reference"),
             task=task,
         )
@@ -237,7 +233,6 @@ class EGRMProcessor(ProcessorMixin):
             task=task,
             shared_tokens=torch.tensor([shared[group] for group in group_index]),
             group_index=torch.tensor(group_index),
-            scorer_prompts=tuple(text for item in items for text in item.scorer_prompts),
             references=tuple(item.reference for item in items),
             truncated_tokens=tuple(item.truncated_tokens for item in items),
         )

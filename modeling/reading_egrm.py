@@ -12,7 +12,7 @@ from .vocabulary_egrm import TrieWalk
 
 
 Decode = Callable[[list[list[int]]], list[str]]
-"""Token ids of N texts -> the texts, control tokens left out."""
+"""Token ids of N texts -> the texts, control tokens spelled out: a thought may end at one."""
 
 
 class ProbeReader:

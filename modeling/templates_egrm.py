@@ -144,15 +144,6 @@ def reference_block(record: JudgeRecord, space: VerdictSpace) -> list[str]:
     return [_block("reference", record.reference)] if record.reference and space.kind != "free" else []
 
 
-def scorer_text(record: JudgeRecord, space: VerdictSpace, rubric: str, swapped: bool) -> str:
-    """The judge prompt as plain text, for a scorer with a tokenizer of its own."""
-    if layout(space) == "embedded":
-        return embedded_body(record, space, rubric, swapped)
-    turns = [f"{message.role.capitalize()}: {message.content}" for message in record.messages]
-    response = [f"Assistant: {response}" for response in record.responses]
-    return "\n\n".join([*turns, *response, *reference_block(record, space), rubric])
-
-
 def _question(record: JudgeRecord) -> str:
     if len(record.messages) == 1:
         return record.messages[0].content

@@ -1,5 +1,6 @@
 """What the engine's tests share: a judge without checkpoint or processor, prompts, and slow definitions to compare with."""
 
+import math
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +12,18 @@ from torch import Tensor
 from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.chains_egrm import deliberate, finish
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
+from transformers_egrm.modeling.ladder_egrm import BranchSampler
 from transformers_egrm.modeling.outputs_egrm import EGRMOutput, JudgeInputs
-from transformers_egrm.modeling.probes_egrm import ShortStage, probe_prompts
+from transformers_egrm.modeling.probes_egrm import ShortStage, branches_of, orders_of, probe_prompts
+from transformers_egrm.modeling.prompts_egrm import start_prompts
+from transformers_egrm.modeling.random_egrm import uniforms
+from transformers_egrm.modeling.sampling_egrm import warped_probs
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace
+from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary
 
 
-EOS = 4
+EOS, SEED = 4, 3
+TEMPERATURES = (0.6, 0.8, 1.0)
 SHORT_SUFFIX, LONG_SUFFIX = (7, 8, 9), (11, 12, 13, 14)
 
 
@@ -32,8 +39,8 @@ class TinyJudge:
         self.scored: list[tuple[str, str]] = []
         self.states: list[Tensor] = []
 
-    def decode_tokens(self, token_ids: list[list[int]]) -> list[str]:
-        return tiny_tokenizer().batch_decode(token_ids, skip_special_tokens=True)
+    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
+        return tiny_tokenizer().batch_decode(token_ids, skip_special_tokens=not control)
 
     def score_candidates(
         self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
@@ -126,3 +133,117 @@ def counted_tokens(backbone: Backbone):
         yield shapes
     finally:
         handle.remove()
+
+
+# -- sampling, slowly ---------------------------------------------------------------------------------------------------
+
+
+class RecordingSampler(BranchSampler):
+    """Keeps the logits that every draw was made from: `logits[step]` is [rows, V]."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.logits: list[Tensor] = []
+
+    def draw(self, logits: Tensor) -> None:
+        everywhere = torch.full((self.done.shape[0], logits.shape[-1]), torch.nan)
+        everywhere[self._rows] = logits.repeat_interleave(self._rows.shape[0] // logits.shape[0], 0)
+        self.logits.append(everywhere)
+        super().draw(logits)
+
+
+def sample_branches(
+    backbone: Backbone, inputs: JudgeInputs, decoder: str, max_tokens: int = 8, vocabulary=None, temperatures=TEMPERATURES
+) -> RecordingSampler:
+    """Draw branches of every prompt, short suffix included, with one of the decoders."""
+    prompts = start_prompts(
+        backbone, inputs.input_ids, inputs.attention_mask, SHORT_SUFFIX, in_place=decoder != "expand"
+    )
+    branches = branches_of(
+        inputs.item_ids[inputs.item_index], orders_of(inputs.item_index), temperatures, (0.95,) * len(temperatures), SEED
+    )
+    if vocabulary is None:
+        vocabulary = OpenVocabulary((EOS,))
+    sampler = RecordingSampler(branches, vocabulary, max_tokens)
+    with torch.no_grad():
+        sampler.draw(prompts.first_logits(vocabulary.columns))
+        prompts.run(sampler)
+    return sampler
+
+
+def branches_by_hand(
+    generator, prompts: Sequence[Sequence[int]], item_ids: Sequence[int], max_tokens: int = 8, temperatures=TEMPERATURES
+) -> tuple[list[list[int]], list[list[Tensor]]]:
+    """Row by row, without cache, batch or padding: tokens of each branch, and the logits it drew each of them from."""
+    tokens, logits = [], []
+    for prompt, item_id in zip(prompts, item_ids, strict=True):
+        for branch, temperature in enumerate(temperatures):
+            drawn, drawn_from = [], []
+            while len(drawn) < max_tokens and EOS not in drawn:
+                ids = torch.tensor([[*prompt, *SHORT_SUFFIX, *drawn]])
+                with torch.no_grad():
+                    own = generator(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -1].float()
+                rung = torch.tensor([[temperature], [0.95]], dtype=torch.float64)
+                number = uniforms(SEED, torch.tensor([item_id]), torch.tensor([branch]), len(drawn))
+                cumulated = warped_probs(own, *rung)[0].cumsum(-1)
+                drawn.append(int((cumulated <= number * cumulated[-1]).sum()))
+                drawn_from.append(own[0])
+            tokens.append(drawn)
+            logits.append(drawn_from)
+    return tokens, logits
+
+
+def noise_explains(first: Tensor, second: Tensor, temperature: float, top_p: float, uniform: float) -> bool:
+    """Whether two logits [V] that differ by float noise only may give two draws: the number lies near enough a boundary.
+
+    Noise of at most d moves every logarithm of a ratio of probabilities by 2 d / T, and thus every cumulated sum by at most
+    exp(2 d / T) - 1; a token at the edge of the nucleus may come in or drop out as a whole.
+    """
+    noise = float((first - second).abs().max())
+    reach = math.expm1(2 * noise / temperature) + 1e-12
+    rungs = torch.tensor([temperature, temperature], dtype=torch.float64), torch.tensor([top_p, 1.0], dtype=torch.float64)
+    warped, whole = warped_probs(first.expand(2, -1), *rungs)
+    edge = 0.0
+    mass = 0.0
+    for prob in whole.sort(descending=True).values.tolist():
+        if abs(mass - top_p) <= reach:
+            edge += prob / top_p
+        mass += prob
+        if mass > top_p + reach:
+            break
+    return bool((warped.cumsum(-1) - uniform).abs().min() <= reach + 2 * edge)
+
+
+def assert_same_draws(first, second, sampler: RecordingSampler, most_noise: float, temperatures=TEMPERATURES) -> int:
+    """Both draw the same tokens, row by row, up to the first place where noise in the logits explains a difference.
+
+    Args:
+        first: Per row: tokens, and the logits of each draw.
+        second: The same.
+        sampler: Whose uniform numbers both used.
+        most_noise: The largest difference of logits that counts as noise.
+
+    Returns:
+        How many rows differ, each explained.
+    """
+    branches, differing = sampler.branches, 0
+    for row, (ours, theirs) in enumerate(zip(zip(*first, strict=True), zip(*second, strict=True), strict=True)):
+        for step, (a, b) in enumerate(zip(ours[0], theirs[0], strict=False)):
+            one, other = ours[1][step], theirs[1][step]
+            assert float((one - other).abs().max()) <= most_noise, (row, step)
+            if a != b:
+                number = uniforms(branches.seed, branches.item_ids[row : row + 1], branches.branch_ids[row : row + 1], step)
+                rung = float(branches.temperatures[row]), float(branches.top_ps[row])
+                assert noise_explains(one, other, *rung, float(number)), (row, step, a, b)
+                differing += 1
+                break
+        else:
+            assert len(ours[0]) == len(theirs[0]), row
+    return differing
+
+
+def draws_of(sampler: RecordingSampler) -> tuple[list[list[int]], list[list[Tensor]]]:
+    """Tokens of each row, and the logits of each draw."""
+    lengths = sampler.lengths.tolist()
+    tokens = [row[:length] for row, length in zip(sampler.tokens.tolist(), lengths, strict=True)]
+    return tokens, [[sampler.logits[step][row] for step in range(length)] for row, length in enumerate(lengths)]

@@ -118,7 +118,7 @@ def test_every_verdict_space_has_results_of_the_same_form(scorer, expected, kind
 
 
 def test_an_open_answer_is_its_own_verdict_and_has_a_reward_only_beside_a_reference(scorer, model, monkeypatch):
-    monkeypatch.setattr(model, "decode_tokens", lambda token_ids: ["Answer: 5\nDone."] * len(token_ids))
+    monkeypatch.setattr(model, "decode_tokens", lambda token_ids, control=False: ["Answer: 5\nDone."] * len(token_ids))
     free = {"space": {"kind": "free"}, "probe_vocabulary": "full"}
     question = {"prompt": "What is 2 + 3?"}
     results = [scorer({**question, **known}, **free) for known in ({}, {"reference": "5"}, {"reference": "6"})]

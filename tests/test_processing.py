@@ -653,7 +653,6 @@ def test_a_batch_is_left_padded_and_says_who_is_who():
     assert batch.shared_tokens.tolist() == [item.shared_tokens for item in items for _ in range(2)]
     assert batch.item_ids.tolist() == [item.item_id for item in items]
     assert batch.num_items == 2
-    assert batch.scorer_prompts == tuple(text for item in items for text in item.scorer_prompts)
     assert batch.references == (None, None)
     assert batch.task == processor.task(PAIRWISE)
 
@@ -717,18 +716,6 @@ def test_an_item_id_is_the_callers_or_depends_on_the_prompt_alone():
     alone, among = processor(record), processor([record_for(POINTWISE, "A longer answer than the other one."), record])
     assert alone.item_ids[0] == among.item_ids[1] == ids[4]
     assert processor.encode(record_for(POINTWISE, "It is 6.")).item_id != ids[4]
-
-
-def test_the_scorer_reads_the_same_material_as_plain_text():
-    processor = PROCESSORS["chatml"]
-    item = processor.encode({**record_for(POINTWISE, "It is 5.<|im_end|>"), "system": "Be brief."})
-    assert item.scorer_prompts[0].startswith(
-        "System: Be brief.\n\nUser: What is 2 + 3?\n\nAssistant: It is 5.<|im_end|>\n\nYou are"
-    )
-    pair = processor.encode(record_for(PAIRWISE), space=PAIRWISE)
-    assert "<response_a>\nIt is 5.\n</response_a>" in pair.scorer_prompts[0]
-    assert "<response_a>\nIt is 5. (2)\n</response_a>" in pair.scorer_prompts[1]
-    assert SHORT_MODE not in pair.scorer_prompts[0]
 
 
 def test_rubrics_of_a_long_stream_are_not_kept_for_ever():
