@@ -1,10 +1,11 @@
 """What the engine needs to know about a generator, in one place, whatever its family and Transformers' version."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from threading import RLock
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,8 +18,14 @@ from .flops_egrm import CostModel, cost_model
 from .kernels_egrm import STAR_ATTENTION, fast_linear
 
 
-# One per generator, wherever it is wrapped. A weak dictionary, because a model with a lock cannot be copied or pickled.
-_LOCKS: "WeakKeyDictionary[PreTrainedModel, RLock]" = WeakKeyDictionary()
+class _Shared:
+    # What all backbones of one generator have in common.
+    def __init__(self) -> None:
+        self.lock, self.facts = RLock(), {}
+
+
+# Beside the generator, not on it: a model that holds a lock can be neither copied nor pickled.
+_SHARED: WeakKeyDictionary[PreTrainedModel, _Shared] = WeakKeyDictionary()
 
 
 class Backbone:
@@ -39,13 +46,26 @@ class Backbone:
         # Renamed in Transformers 5.24; this is the one place that knows.
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.takes_positions = "position_ids" in parameters
-        self.body = generator.get_decoder() if hasattr(generator, "get_decoder") else generator.base_model
-        self._head_is_separable: bool | None = None
+        self.body = _body_of(generator)
 
     @property
     def lock(self) -> RLock:
         """What a thread holds while it runs the generator."""
-        return _LOCKS.setdefault(self.generator, RLock())
+        return _SHARED.setdefault(self.generator, _Shared()).lock
+
+    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """What `find` returns, asked once per generator, dtype and attention function.
+
+        Args:
+            name: Of the fact.
+            find: Called where it is not known yet.
+        """
+        key = (name, self.generator.dtype, getattr(self.config, "_attn_implementation", None))
+        with self.lock:
+            facts = _SHARED[self.generator].facts
+            if key not in facts:
+                facts[key] = find()
+            return facts[key]
 
     @property
     def device(self) -> torch.device:
@@ -86,7 +106,7 @@ class Backbone:
 
     @property
     def star_refusal(self) -> str | None:
-        """Why branches of this model cannot share a prefix in place; None where they can."""
+        """Why branches of this model cannot share a prefix in place, as far as its configuration tells."""
         try:
             _ = self.windows
         except UnsupportedModelError as error:
@@ -181,17 +201,27 @@ class Backbone:
         Raises:
             UnsupportedModelError: They differ: the model does something behind its head that is not known here.
         """
-        if self._head_is_separable is None:
-            ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-            with self.lock:
-                own = self.generator(input_ids=ids).logits[:, -1].float()
-            ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1])
-            self._head_is_separable = torch.allclose(own, ours.to(own.device), atol=1e-2, rtol=1e-2)
-        if not self._head_is_separable:
+        fault = self.fact("head", self._head_fault)
+        if fault is not None:
             raise UnsupportedModelError(
-                f"The logits of {type(self.generator).__name__} are not those of its output embedding alone.",
-                "Please report the model type; it needs one line in `Backbone.logits`.",
+                f"{type(self.generator).__name__} cannot be run as a decoder and a head. {fault}",
+                "Use another generator, or report the model type.",
             )
+
+    @torch.no_grad()
+    def _head_fault(self) -> str | None:
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        try:
+            own = self.generator(input_ids=ids).logits[:, -1].float()
+            ours = self.logits(self.run(ids, None, torch.zeros_like(ids), self.new_cache())[:, -1]).to(own.device)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a foreign architecture raises, it is the answer
+            return f"A first token ended with {type(error).__name__}: {error}"
+        # Broken weights (NaN) are no matter of the architecture: they end as a status.
+        if torch.allclose(own, ours, atol=1e-2, rtol=1e-2, equal_nan=True):
+            return None
+        return "Its logits are not those of its output embedding alone."
 
     @contextmanager
     def star_attention(self) -> Iterator[None]:
@@ -213,6 +243,16 @@ class Backbone:
                 yield
             finally:
                 self.generator.generation_config = previous
+
+
+def _body_of(generator: PreTrainedModel) -> PreTrainedModel:
+    # In a model of several parts the decoder is not the base model; a few models call their head "decoder".
+    for body in (generator.get_decoder(), generator.base_model, getattr(generator, "model", None)):
+        if isinstance(body, PreTrainedModel) and body is not generator:
+            return body
+    raise UnsupportedModelError(
+        f"{type(generator).__name__} has no decoder body of its own.", "Load it with `AutoModelForCausalLM`."
+    )
 
 
 def _is_plain(head: torch.nn.Module) -> bool:

@@ -16,6 +16,7 @@ from .errors_egrm import ConfigError, UnsupportedModelError
 from .ladder_egrm import Branches, BranchSampler
 from .prompts_egrm import start_prompts
 from .random_egrm import item_id_of_tokens
+from .trials_egrm import star_refusal
 from .vocabulary_egrm import OpenVocabulary
 
 
@@ -82,9 +83,10 @@ def generate(
     pad = pad if pad is not None else ends[0] if ends else 0
 
     backbone, rungs = Backbone(model), len(temperatures)
-    if decoder == "star" and backbone.star_refusal is not None:
-        raise UnsupportedModelError(f"decoder='star' is not exact for this model. {backbone.star_refusal}")
-    in_place = decoder != "expand" and backbone.star_refusal is None
+    refusal = None if decoder == "expand" else star_refusal(backbone)
+    if decoder == "star" and refusal is not None:
+        raise UnsupportedModelError(f"decoder='star' is not exact for this model. {refusal}", "Use decoder='auto'.")
+    in_place = decoder != "expand" and refusal is None
     backbone.check_head()
     device = backbone.device
     input_ids = input_ids.to(device)

@@ -15,6 +15,7 @@ from transformers import Cache
 from .backbone_egrm import Backbone
 from .ladder_egrm import Sampler, run_expanded, run_forward, run_star
 from .prefill_egrm import Prefix, extend_all, positions_of, prefill, prefill_groups
+from .trials_egrm import continues_in_chunks
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,11 @@ def _behind(backbone: Backbone, body: CachedPrompts, suffix: Sequence[int]) -> C
     cache, mask = copy.deepcopy(body.cache), body.attention_mask
     tail = torch.tensor(suffix, device=mask.device).expand(mask.shape[0], -1)
     longer = torch.cat([mask, torch.ones_like(tail)], dim=1)
-    hidden = backbone.run(tail, longer, positions_of(longer)[:, -len(suffix) :], cache)
+    positions, past, hidden = positions_of(longer), mask.shape[1], body.hidden[:, None]
+    step = len(suffix) if continues_in_chunks(backbone) else 1
+    for start in range(past, longer.shape[1], step):
+        end = start + step
+        hidden = backbone.run(tail[:, start - past : end - past], longer[:, :end], positions[:, start:end], cache)
     return CachedPrompts(cache, longer, hidden[:, -1])
 
 
