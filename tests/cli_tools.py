@@ -1,14 +1,25 @@
 """What the tests of the command line share: a tiny checkpoint, records, and `egrm` in this process."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm.cli import main
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tiny models are fastest on one thread, many times so where other processes want the cores too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def egrm(*words: object) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from cli_tools import build_checkpoint, read_jsonl, write_jsonl
+from cli_tools import build_checkpoint, one_thread, read_jsonl, write_jsonl
 from kill_server import watch
 
 
@@ -34,7 +34,8 @@ def answers(count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    with one_thread():
+        return build_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def kill_randomly(
 
 @pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
 def test_a_few_random_kills_lose_and_repeat_nothing(fork, checkpoint, tmp_path, extension):
-    kill_randomly(fork, checkpoint, tmp_path, records=150, kills=4, startup_s=0.3, formats=[extension])
+    kill_randomly(fork, checkpoint, tmp_path, records=100, kills=3, startup_s=0.3, formats=[extension])
 
 
 @pytest.mark.parametrize("position", [1, 2, 3, 4])

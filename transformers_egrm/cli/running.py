@@ -101,6 +101,10 @@ class _Judging:
     load: Callable[[], Any]
     judge: Callable[[Any, Iterator[Picked]], Iterator[dict[str, Any]]]
 
+    def tally(self) -> Tally:
+        """Empty counts for this job."""
+        return Tally(route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
+
     def rows(self, records: Iterator[Record]) -> Iterator[tuple[Record, dict[str, Any], float]]:
         """Every record with its row and the seconds since judging began, in order."""
         first = next(records, None)
@@ -126,7 +130,7 @@ class _Judging:
 
 
 def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> None:
-    tally, seconds = Tally(), 0.0
+    tally, seconds = judging.tally(), 0.0
     for _, row, seconds in judging.rows(_checked(judging.job, records)):  # noqa: B007 (the last value is used below)
         tally.add(judgements_of(row))
         sys.stdout.buffer.write(json_line(row))
@@ -145,7 +149,7 @@ def _run_to_file(judging: _Judging, records: Iterator[Record], journal: Journal)
         )
         _report(job, journal.receipt["summary"])
         return
-    tally = Tally()
+    tally = judging.tally()
     for row in journal.rows():
         tally.add(judgements_of(row))
     if journal.count:

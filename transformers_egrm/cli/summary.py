@@ -24,6 +24,8 @@ _COLLAPSE_RECORDS = 20
 class Tally:
     """Running counts of one run; its size does not depend on the number of rows."""
 
+    route_is_chosen: bool = True
+    """Whether consensus decides the route; False where one path was asked for."""
     records: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     routes: Counter[str] = field(default_factory=Counter)
@@ -72,10 +74,10 @@ class Tally:
         """What looks wrong with the run as a whole."""
         found = []
         ok = self.statuses["ok"]
-        if self.short_share == 0:
+        if self.short_share == 0 and self.route_is_chosen:
             found.append("0 % of the judgements took the short path: every one paid for chains. "
                          "Lower --tau, or check that the short verdicts parse.")  # fmt: skip
-        if self.short_share == 1:
+        if self.short_share == 1 and self.route_is_chosen:
             found.append("100 % of the judgements took the short path: no chain was ever asked for. "
                          "Raise --tau, or check that the probes do not agree for lack of temperature.")  # fmt: skip
         if ok >= _COLLAPSE_RECORDS and len(self.verdicts) == 1:
