@@ -43,8 +43,9 @@ class Backbone:
         self.generator = generator
         self.config = generator.config.get_text_config(decoder=True)
         parameters = inspect.signature(generator.forward).parameters
-        # Renamed in Transformers 5.24; this is the one place that knows.
-        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
+        # Two names (the second in Mamba) became one in Transformers 5.24; this is the one place that knows.
+        names = ("cache", "past_key_values", "cache_params")
+        self.cache_name = next((name for name in names if name in parameters), names[0])
         self.takes_positions = "position_ids" in parameters
         self.body = _body_of(generator)
 

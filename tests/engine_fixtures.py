@@ -152,27 +152,41 @@ class RecordingSampler(BranchSampler):
         super().draw(logits)
 
 
+@torch.no_grad()
 def sample_branches(
-    backbone: Backbone, inputs: JudgeInputs, decoder: str, max_tokens: int = 8, vocabulary=None, temperatures=TEMPERATURES
+    backbone: Backbone,
+    inputs: JudgeInputs,
+    decoder: str,
+    max_tokens: int = 8,
+    vocabulary=None,
+    temperatures=TEMPERATURES,
 ) -> RecordingSampler:
     """Draw branches of every prompt, short suffix included, with one of the decoders."""
     prompts = start_prompts(
         backbone, inputs.input_ids, inputs.attention_mask, SHORT_SUFFIX, in_place=decoder != "expand"
     )
     branches = branches_of(
-        inputs.item_ids[inputs.item_index], orders_of(inputs.item_index), temperatures, (0.95,) * len(temperatures), SEED
+        inputs.item_ids[inputs.item_index],
+        orders_of(inputs.item_index),
+        temperatures,
+        (0.95,) * len(temperatures),
+        SEED,
     )
     if vocabulary is None:
         vocabulary = OpenVocabulary((EOS,))
     sampler = RecordingSampler(branches, vocabulary, max_tokens)
-    with torch.no_grad():
-        sampler.draw(prompts.first_logits(vocabulary.columns))
-        prompts.run(sampler)
+    sampler.draw(prompts.first_logits(vocabulary.columns))
+    prompts.run(sampler)
     return sampler
 
 
+@torch.no_grad()
 def branches_by_hand(
-    generator, prompts: Sequence[Sequence[int]], item_ids: Sequence[int], max_tokens: int = 8, temperatures=TEMPERATURES
+    generator,
+    prompts: Sequence[Sequence[int]],
+    item_ids: Sequence[int],
+    max_tokens: int = 8,
+    temperatures=TEMPERATURES,
 ) -> tuple[list[list[int]], list[list[Tensor]]]:
     """Row by row, without cache, batch or padding: tokens of each branch, and the logits it drew each of them from."""
     tokens, logits = [], []
@@ -181,8 +195,8 @@ def branches_by_hand(
             drawn, drawn_from = [], []
             while len(drawn) < max_tokens and EOS not in drawn:
                 ids = torch.tensor([[*prompt, *SHORT_SUFFIX, *drawn]])
-                with torch.no_grad():
-                    own = generator(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -1].float()
+                output = generator(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+                own = output.logits[:, -1].float()
                 rung = torch.tensor([[temperature], [0.95]], dtype=torch.float64)
                 number = uniforms(SEED, torch.tensor([item_id]), torch.tensor([branch]), len(drawn))
                 cumulated = warped_probs(own, *rung)[0].cumsum(-1)
@@ -201,7 +215,10 @@ def noise_explains(first: Tensor, second: Tensor, temperature: float, top_p: flo
     """
     noise = float((first - second).abs().max())
     reach = math.expm1(2 * noise / temperature) + 1e-12
-    rungs = torch.tensor([temperature, temperature], dtype=torch.float64), torch.tensor([top_p, 1.0], dtype=torch.float64)
+    rungs = (
+        torch.tensor([temperature, temperature], dtype=torch.float64),
+        torch.tensor([top_p, 1.0], dtype=torch.float64),
+    )
     warped, whole = warped_probs(first.expand(2, -1), *rungs)
     edge = 0.0
     mass = 0.0
@@ -232,7 +249,9 @@ def assert_same_draws(first, second, sampler: RecordingSampler, most_noise: floa
             one, other = ours[1][step], theirs[1][step]
             assert float((one - other).abs().max()) <= most_noise, (row, step)
             if a != b:
-                number = uniforms(branches.seed, branches.item_ids[row : row + 1], branches.branch_ids[row : row + 1], step)
+                number = uniforms(
+                    branches.seed, branches.item_ids[row : row + 1], branches.branch_ids[row : row + 1], step
+                )
                 rung = float(branches.temperatures[row]), float(branches.top_ps[row])
                 assert noise_explains(one, other, *rung, float(number)), (row, step, a, b)
                 differing += 1
