@@ -1,12 +1,12 @@
 """What the engine's tests share: a judge without checkpoint or processor, prompts, and slow definitions to compare with."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from tiny import tiny_tokenizer
+from tiny import tiny_generator, tiny_tokenizer
 from torch import Tensor
 
 from transformers_egrm.modeling.backbone_egrm import Backbone
@@ -266,3 +266,19 @@ def draws_of(sampler: RecordingSampler) -> tuple[list[list[int]], list[list[Tens
     lengths = sampler.lengths.tolist()
     tokens = [row[:length] for row, length in zip(sampler.tokens.tolist(), lengths, strict=True)]
     return tokens, [[sampler.logits[step][row] for step in range(length)] for row, length in enumerate(lengths)]
+
+
+# -- generators that say something -------------------------------------------------------------------------------------
+
+
+def talkative_generator(leanings: Mapping[str, float], seed: int = 0):
+    """A random Llama whose head leans towards some tokens, given as texts of one token; "" is the end token."""
+    generator, tokenizer = tiny_generator("llama", seed=seed), tiny_tokenizer()
+    head = torch.nn.Linear(generator.config.hidden_size, generator.config.vocab_size)
+    head.weight.data.copy_(generator.lm_head.weight * 0.4)  # what is left of the prompt's say
+    head.bias.data.zero_()
+    for text, strength in leanings.items():
+        (token,) = tokenizer(text, add_special_tokens=False).input_ids if text else (EOS,)
+        head.bias.data[token] = strength
+    generator.lm_head = head
+    return generator.eval()

@@ -178,7 +178,8 @@ def test_in_bfloat16_every_mismatch_is_explained_by_the_noise_of_its_logits(fami
     star, expand = (sample_branches(Backbone(generator), inputs, decoder) for decoder in ("star", "expand"))
     assert all(bool(logits[~logits.isnan().any(-1)].isfinite().all()) for logits in star.logits)
     assert not bool(star.broken.any() | expand.broken.any())
-    assert_same_draws(draws_of(star), draws_of(expand), star, 0.4)  # logits of up to 5, in steps of 1/64 and 1/32
+    # Logits of up to 5, in steps of 1/64 and 1/32: many draws differ, so that the excuse is put to the test.
+    assert assert_same_draws(draws_of(star), draws_of(expand), star, 0.2) > 0
 
 
 # -- a row is judged the same wherever it stands --------------------------------------------------------------------------
