@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -35,7 +36,6 @@ from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTr
 
 HERE = Path(__file__).parent
 LADDER = (0.6, 0.7, 0.8, 0.9, 1.0, 0.65, 0.75, 0.85, 0.95, 1.05)
-NUM_VERDICTS = 12
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,11 @@ class Bench:
         self.prefilled += ids.numel() if ids.shape[1] > 1 else 0
 
     def trie(self, new_tokens: int) -> VerdictTrie:
-        """Verdicts of `new_tokens` tokens each, as many as an 0-10 scale and a refusal have."""
-        return VerdictTrie([tuple(range(100 + 16 * v, 100 + 16 * v + new_tokens)) for v in range(NUM_VERDICTS)], [1])
+        """Verdicts that need all their tokens: two choices at every step, or twelve where there is one step."""
+        if new_tokens == 1:
+            return VerdictTrie([(100 + 16 * verdict,) for verdict in range(12)], [1])
+        choices = [(100 + 16 * step, 108 + 16 * step) for step in range(new_tokens)]
+        return VerdictTrie(list(product(*choices)), [1])
 
     def decode(self, prompts, cell: Cell, probes: int, trie: VerdictTrie | None) -> BranchSampler:
         """Draw all probes behind prompts that have been run."""

@@ -71,7 +71,7 @@ class Backbone:
     @property
     def device(self) -> torch.device:
         """Where token ids must go: the embedding's device, or where its offloaded weights are brought to."""
-        embedding = self.generator.get_input_embeddings()
+        embedding: Any = self.generator.get_input_embeddings()
         hook = getattr(embedding, "_hf_hook", None)
         return torch.device(getattr(hook, "execution_device", None) or embedding.weight.device)
 
@@ -139,6 +139,7 @@ class Backbone:
             extra_window: How many slots more than their window sliding layers keep, so that as many can be cropped.
         """
         cache = DynamicCache(config=self.config)
+        layer: Any  # what a layer has depends on its kind
         for layer in cache.layers:
             if extra_window and getattr(layer, "is_sliding", False):
                 layer.sliding_window += extra_window
@@ -175,7 +176,7 @@ class Backbone:
         Returns:
             [N, V] or [N, A] float32.
         """
-        head = self.generator.get_output_embeddings()
+        head: Any = self.generator.get_output_embeddings()
         with fast_linear():
             if token_ids is None or not _is_plain(head):
                 logits = head(hidden)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -216,7 +217,7 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
 
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -> EGRMOutput:
     short = join_outputs([item.short for item in items])
-    rewards, verdicts, statuses = short.rewards.clone(), short.verdicts.clone(), short.statuses.clone()
+    rewards, verdicts, statuses = short["rewards"].clone(), short["verdicts"].clone(), short["statuses"].clone()
     texts: list[str | None] = []
     for index, (item, thought) in enumerate(zip(items, thoughts, strict=True)):
         statuses[index] = int(thought.status)
@@ -242,9 +243,9 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -
         "chain_item_index": torch.arange(len(items), device=device).repeat_interleave(
             torch.tensor(counts, device=device)
         ),
-        "new_tokens": short.new_tokens + added[:, 0],
-        "prefill_tokens": short.prefill_tokens + added[:, 1],
-        "flops": short.flops + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
+        "new_tokens": short["new_tokens"] + added[:, 0],
+        "prefill_tokens": short["prefill_tokens"] + added[:, 1],
+        "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
         "rationales": chosen if return_texts else None,
     }
     return EGRMOutput(**values)
@@ -254,14 +255,14 @@ def join_outputs(outputs: Sequence[EGRMOutput]) -> EGRMOutput:
     """Rows of several outputs one behind the other; a field that one of them lacks is left out."""
     joined = {}
     for name in outputs[0].keys() if outputs else ():
-        values = [output.get(name) for output in outputs]
+        values: list[Any] = [output.get(name) for output in outputs]
         if any(value is None for value in values):
             continue
         if name == "verdict_probs":  # spaces of different sizes: verdicts that one lacks have no probability
             size = max(value.shape[-1] for value in values)
             values = [torch.nn.functional.pad(value, (0, size - value.shape[-1])) for value in values]
         if name == "chain_item_index":
-            sizes = torch.tensor([0, *(output.rewards.shape[0] for output in outputs[:-1])]).cumsum(0).tolist()
+            sizes = torch.tensor([0, *(output["rewards"].shape[0] for output in outputs[:-1])]).cumsum(0).tolist()
             values = [value + size for value, size in zip(values, sizes, strict=True)]
         joined[name] = torch.cat(values) if isinstance(values[0], Tensor) else [v for value in values for v in value]
     return EGRMOutput(**joined)
@@ -269,7 +270,7 @@ def join_outputs(outputs: Sequence[EGRMOutput]) -> EGRMOutput:
 
 def join_stages(stages: Sequence[ShortStage]) -> ShortStage:
     """Short stages of several batches as one, items in order."""
-    sizes = [stage.output.rewards.shape[0] for stage in stages]
+    sizes = [stage.output["rewards"].shape[0] for stage in stages]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     long_index = [start + i for start, stage in zip(starts, stages, strict=True) for i in stage.long_index]
     waiting = LongItems.concat([stage.waiting for stage in stages])
@@ -286,16 +287,16 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     """
     if not long_index:
         return short
-    rows = torch.tensor(long_index, device=short.rewards.device)
+    rows = torch.tensor(long_index, device=short["rewards"].device)
     values = dict(short.items())
     for name in ("rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops"):
         values[name] = short[name].clone()
         values[name][rows] = long[name].to(rows.device)
     values["chain_scores"] = long.chain_scores
-    values["chain_item_index"] = rows[long.chain_item_index.to(rows.device)]
+    values["chain_item_index"] = rows[long["chain_item_index"].to(rows.device)]
     for name in ("verdict_texts", "rationales"):
         if long.get(name) is not None:
-            values[name] = list(short.get(name) or [None] * short.rewards.shape[0])
+            values[name] = list(short.get(name) or [None] * len(short["rewards"]))
             for row, value in zip(long_index, long[name], strict=True):
                 values[name][row] = value
     return EGRMOutput(**values)

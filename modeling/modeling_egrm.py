@@ -139,7 +139,9 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError("A scorer of kind generator_state has no encoder, got one.", "Leave one of the two out.")
         sources = [part.config.name_or_path for part in (generator, encoder) if part is not None]
         with torch.device("meta"):  # the shell only: its weights are replaced below
-            model = cls(EGRMConfig(**parts, base_models=list(filter(_is_hub_id, sources)), **settings))
+            model = cls(
+                EGRMConfig(**parts, base_models=[name for name in sources if name and _is_hub_id(name)], **settings)
+            )
         _need_class(generator, model.generator)
         model.generator, model.config.generator_config = generator, generator.config
         if model.scorer is not None:
@@ -524,7 +526,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         )
         if fits:
             judged = self.judge(_inputs_of([prompts[row] for row in fits], task), **options)
-            for name, value in (("logits", judged.rewards[:, None]), *judged.items()):
+            for name, value in (("logits", judged["rewards"][:, None]), *judged.items()):
                 if name in output:
                     output[name][fits] = value.to(output[name].device)
         return EGRMSequenceOutput(**{name: value.to(input_ids.device) for name, value in output.items()})

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Protocol, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .prompts_egrm import Body, Groups, Prompts, start_prompts
 from .reading_egrm import ProbeReader, label_of, reward_of
 from .trials_egrm import star_refusal
 from .verdicts_egrm import JudgeTask
-from .vocabulary_egrm import OpenVocabulary, VerdictTrie
+from .vocabulary_egrm import OpenVocabulary, TrieWalk, VerdictTrie
 
 
 ORDER_STRIDE = 1 << 10  # branch ids of an item's second prompt start here
@@ -93,10 +93,15 @@ class LongItems(tuple[LongItem, ...]):
         """One pool of all parts, in order."""
         return LongItems(item for part in parts for item in part)
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> LongItem: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> "LongItems": ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> "LongItem | LongItems":
         """An item, or for a slice a pool."""
-        picked = super().__getitem__(index)
-        return LongItems(picked) if isinstance(index, slice) else picked
+        if isinstance(index, slice):
+            return LongItems(super().__getitem__(index))
+        return super().__getitem__(index)
 
 
 @dataclass(frozen=True)
@@ -143,13 +148,15 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
         return _all_wait(model, prompts, inputs, options, deadline)
 
     first = FirstLogits(prompts, trie, options)
-    exact = options.consensus == "exact" or options.reward == "expected"
-    probs = _exact_probs(prompts, first, trie, inputs, options) if exact else None
-    probes = None
+    probes, probs = None, None
+    if options.consensus == "exact" or options.reward == "expected":
+        assert trie is not None, "for these options `build_trie` lists the verdicts or refuses"
+        probs = _exact_probs(prompts, first, trie, inputs, options)
     if options.consensus == "sampled":
         probes = _sample(model, prompts, first, trie, inputs, options, deadline)
         consensus, timed_out, broken = probes.vote(options)
     else:
+        assert probs is not None, "exact consensus is read from the distribution"
         consensus = exact_consensus(probs, options.consensus_threshold)
         timed_out = torch.full_like(consensus.is_bound, time.monotonic() > deadline)
         broken = probs.isnan().any(-1)
@@ -259,6 +266,17 @@ class FirstLogits:
         if trie is not None:
             self.verdict = prompts.first_logits(trie.columns) if self.full is None else self.full[:, trie.columns]
 
+    @property
+    def num_columns(self) -> int | None:
+        """How many logits of a prompt were computed; None for the whole vocabulary."""
+        return None if self.verdict is None or self.full is not None else self.verdict.shape[-1]
+
+    def of(self, trie: VerdictTrie | None) -> Tensor:
+        """Logits over the trie's columns, or of the whole vocabulary without one."""
+        logits = self.full if trie is None else self.verdict
+        assert logits is not None, "the options that ask for these logits are those that compute them"
+        return logits
+
 
 @dataclass(frozen=True)
 class _Probes:
@@ -286,8 +304,11 @@ def _sample(
     rows, probes = inputs.input_ids.shape[0], options.num_probes
     task = inputs.task
     reader = ProbeReader(partial(model.decode_tokens, control=True), inputs, probes)
-    restricted = trie is not None and options.probe_vocabulary == "verdict"
-    vocabulary = trie.walk(rows * probes) if restricted else OpenVocabulary(task.chain_stop_ids, task.probe_stop_ids)
+    verdicts = trie if options.probe_vocabulary == "verdict" else None
+    if verdicts is None:
+        vocabulary, max_tokens = OpenVocabulary(task.chain_stop_ids, task.probe_stop_ids), options.max_probe_tokens
+    else:
+        vocabulary, max_tokens = verdicts.walk(rows * probes), verdicts.max_steps
 
     def decide(sampler: BranchSampler) -> Tensor:
         reader.read(sampler)
@@ -299,12 +320,12 @@ def _sample(
         branches_of(inputs.item_ids[inputs.item_index], orders_of(inputs.item_index), options.temperatures,
                     options.top_ps, options.seed),
         vocabulary,
-        trie.max_steps if restricted else options.max_probe_tokens,
+        max_tokens,
         decide=decide if options.early_stop and not options.vote_tolerance else None,
         deadlines=None if math.isinf(deadline) else [deadline] * rows,
         want_states=model.wants_states and options.selection == "scorer" and options.reuse_probes,
     )  # fmt: skip
-    sampler.draw(first.verdict if restricted else first.full)
+    sampler.draw(first.of(verdicts))
     prompts.run(sampler)
     reader.read(sampler)
     return _Probes(sampler, reader, inputs)
@@ -363,7 +384,7 @@ def _exact_probs(
     paths = PathSampler(trie.paths[1:], inputs.input_ids.shape[0], trie.columns)
     if paths.must_run:
         prompts.run(paths)
-    node_logits = torch.cat([first.verdict[:, None], paths.logits], dim=1)
+    node_logits = torch.cat([first.of(trie)[:, None], paths.logits], dim=1)
     ladder = torch.tensor([options.temperatures, options.top_ps], dtype=torch.float64, device=node_logits.device)
     by_prompt = trie.verdict_probs(node_logits, ladder[0], ladder[1]).mean(1)
     by_prompt[~node_logits.amax(-1).isfinite().all(-1)] = torch.nan
@@ -425,7 +446,7 @@ def _short_output(
 
 def _flops(model: Judge, prompts: Prompts, first: FirstLogits | None, lengths: Tensor | None) -> list[float]:
     cost = model.backbone.cost
-    columns = 0 if first is None else None if first.full is not None else first.verdict.shape[-1]
+    columns = 0 if first is None else first.num_columns
     flops = []
     for row, (run, length) in enumerate(zip(prompts.tokens_run, prompts.lengths, strict=True)):
         total = cost.run(run, length - run) + cost.head(1, columns)
@@ -467,16 +488,19 @@ def _long_item(
             (i, m) for i, row in enumerate(rows) for m in range(sampler.per_prompt) if bool(reader.parsed[row, m])
         ]
         flat = [rows[i] * sampler.per_prompt + m for i, m in found]
-        tokens, lengths = sampler.tokens[flat].tolist(), sampler.lengths[flat].tolist()
         probe_rows = [i for i, _ in found]
-        texts = (
-            model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)]) if flat else []
-        )
         verdicts = [int(reader.verdicts[rows[i], m]) for i, m in found]
+        if isinstance(sampler.vocabulary, TrieWalk):  # drawn only as far as it takes to tell the labels apart
+            space, swapped = inputs.task.space, inputs.swapped[rows].tolist()
+            shown = [space.swap(v) if swapped[i] else v for i, v in zip(probe_rows, verdicts, strict=True)]
+            texts = [space.labels[verdict] for verdict in shown]
+        else:
+            tokens, lengths = sampler.tokens[flat].tolist(), sampler.lengths[flat].tolist()
+            texts = model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
         states = None if sampler.states is None else sampler.states[flat]
     elif options.reuse_probes and inputs.task.space.enumerable and not model.wants_states:
         # Exact consensus draws no probes; the verdict they would agree on most stands in for them.
-        mode = int(output.verdicts[index])
+        mode = int(output["verdicts"][index])
         probe_rows, texts, verdicts = [0], [inputs.task.space.labels[mode]], [mode]
     prompt_texts: tuple[str, ...] = ()
     if options.selection == "scorer" and not model.wants_states:

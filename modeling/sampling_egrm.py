@@ -86,7 +86,7 @@ def _weights(logits: Tensor, temperatures: Tensor) -> Tensor:
     # becomes 0, since arithmetic on those is a hundred times slower.
     heat = torch.where(temperatures > 0, temperatures, torch.ones_like(temperatures)).float()
     scaled = (logits - logits.amax(-1, keepdim=True)).div_(heat[:, None])
-    return torch.nn.functional.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
+    return torch.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
 
 
 def _nucleus_floor(weights: Tensor, top_ps: Tensor) -> Tensor:

@@ -31,6 +31,9 @@ def enumerate_verdicts(sequences, stop_ids, trie, logits, temperature, top_p) ->
         allowed = {seq[len(path)] for seq in sequences if seq[: len(path)] == path and len(seq) > len(path)}
         if path in sequences:
             allowed |= set(stop_ids)
+        if path not in trie.paths:  # one token is left, and it is not drawn
+            (token,) = allowed
+            return {token: 1.0}
         own = torch.full((1, len(trie.columns)), -torch.inf)
         for column, token in enumerate(trie.columns.tolist()):
             if token in allowed:
@@ -47,6 +50,16 @@ def enumerate_verdicts(sequences, stop_ids, trie, logits, temperature, top_p) ->
             mass *= sum(prob for token, prob in node_probs(sequence).items() if token in stop_ids)
         result.append(mass)
     return result
+
+
+def test_tokens_that_choose_nothing_are_not_drawn():
+    trie = VerdictTrie([(10, 11, 12), (10, 13, 14), (15, 16)], STOPS)
+    assert (trie.max_steps, trie.paths) == (2, [(), (10,)])
+    assert trie.columns.tolist() == [10, 11, 13, 15]
+    walk = trie.walk(1)
+    _, ended = walk.advance(torch.tensor([3]), torch.tensor([0]), 0)
+    assert ended.item()
+    assert walk.verdicts.item() == 2
 
 
 def test_split_digits_make_two_states_and_whole_numbers_one():
