@@ -43,8 +43,9 @@ class Backbone:
         self.generator = generator
         self.config = generator.config.get_text_config(decoder=True)
         parameters = inspect.signature(generator.forward).parameters
-        # Renamed in Transformers 5.24; this is the one place that knows.
-        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
+        # Two names (the second in Mamba) became one in Transformers 5.24; this is the one place that knows.
+        names = ("cache", "past_key_values", "cache_params")
+        self.cache_name = next((name for name in names if name in parameters), names[0])
         self.takes_positions = "position_ids" in parameters
         self.body = _body_of(generator)
 
@@ -70,7 +71,7 @@ class Backbone:
     @property
     def device(self) -> torch.device:
         """Where token ids must go: the embedding's device, or where its offloaded weights are brought to."""
-        embedding = self.generator.get_input_embeddings()
+        embedding: Any = self.generator.get_input_embeddings()
         hook = getattr(embedding, "_hf_hook", None)
         return torch.device(getattr(hook, "execution_device", None) or embedding.weight.device)
 
@@ -138,6 +139,7 @@ class Backbone:
             extra_window: How many slots more than their window sliding layers keep, so that as many can be cropped.
         """
         cache = DynamicCache(config=self.config)
+        layer: Any  # what a layer has depends on its kind
         for layer in cache.layers:
             if extra_window and getattr(layer, "is_sliding", False):
                 layer.sliding_window += extra_window
@@ -174,7 +176,7 @@ class Backbone:
         Returns:
             [N, V] or [N, A] float32.
         """
-        head = self.generator.get_output_embeddings()
+        head: Any = self.generator.get_output_embeddings()
         with fast_linear():
             if token_ids is None or not _is_plain(head):
                 logits = head(hidden)

@@ -5,6 +5,7 @@ The count is of useful work (padding is not counted), so it compares methods, no
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -45,7 +46,7 @@ def cost_model(model: PreTrainedModel, windows: Sequence[int | None] | None = No
         windows: Per layer: sliding window or None; default full attention in every layer.
     """
     config = model.config.get_text_config(decoder=True)
-    embedding = model.get_input_embeddings().weight
+    embedding: Any = model.get_input_embeddings().weight
     head = model.get_output_embeddings()
     outside = {id(embedding)} | ({id(head.weight)} if isinstance(head, nn.Linear) else set())
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)

@@ -71,9 +71,8 @@ def shared_prefix_attention(
     Returns:
         [B * M, 1, Hq, D] in the query's dtype, and None for the weights.
     """
-    layer = shared_prefix.layers[module.layer_idx]
-    window = shared_prefix.windows[module.layer_idx]
-    bias = shared_prefix.bias[module.layer_idx]
+    index: Any = module.layer_idx
+    layer, window, bias = shared_prefix.layers[index], shared_prefix.windows[index], shared_prefix.bias[index]
     keys, values = layer.keys, layer.values
     if window is not None:
         # Distances are in slots, which left padding leaves intact: what is out of sight is a leading slice.

@@ -53,7 +53,7 @@ class StarStepper:
     def __init__(self, backbone: Backbone, prefix: Prefix, branches: int, capacity: int) -> None:
         self.backbone, self.prefix, self.branches = backbone, prefix, branches
         self.shared, self.fed = prefix.shared(), 0
-        self.cache = suffix_cache(len(prefix.layers), branches, max(1, min(capacity, 64)))
+        self.cache: Any = suffix_cache(len(prefix.layers), branches, max(1, min(capacity, 64)))
 
     def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `Stepper`."""
@@ -87,7 +87,8 @@ class GenerateStepper:
     can_drop = False  # not every cache can drop rows
 
     def __init__(self, model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
-        self.model, self.model_kwargs = model, model_kwargs
+        self.model: Any = model
+        self.model_kwargs = model_kwargs
 
     def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `Stepper`."""
@@ -365,8 +366,9 @@ def run_expanded(backbone: Backbone, cache: Cache, attention_mask: Tensor, sampl
         return input_ids
 
     first = sampler.current[:, None]
+    generator: Any = backbone.generator
     with backbone.plain_generation():
-        backbone.generator.generate(
+        generator.generate(
             first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
             max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
         )  # fmt: skip

@@ -6,6 +6,7 @@ prompts copy it (`extend`). `prefill` serves whole prompts, `prefill_groups` pro
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,6 +101,9 @@ class SuffixLayer(DynamicLayer):
     `update` returns [B, Hkv, M, S, D]: `shared_prefix_attention` takes this form, and only it.
     """
 
+    keys: Any  # a tensor once a token came
+    values: Any
+
     def __init__(self, branches: int, capacity: int) -> None:
         super().__init__()
         self.branches, self.capacity, self.length = branches, capacity, 0
@@ -167,7 +171,7 @@ def prefill(
     """
     input_ids, attention_mask = append_ids(input_ids, attention_mask, suffix)
     # Sliding layers keep enough to see a full window after the suffix is cropped.
-    cache = backbone.new_cache(extra_window=len(suffix))
+    cache: Any = backbone.new_cache(extra_window=len(suffix))
     valid = attention_mask.bool()
     # Without padding the mask is plain causality, for which attention has a faster path.
     mask = None if bool(valid.all()) else attention_mask
@@ -195,7 +199,8 @@ def extend(backbone: Backbone, prefix: Prefix, input_ids: Tensor, valid: Tensor)
         layer.lazy_initialization(given.keys, given.values)
         layer.keys, layer.values = given.keys, given.values
         layers.append(layer)
-    cache, new = Cache(layers=layers), input_ids.shape[1]
+    new = input_ids.shape[1]
+    cache: Any = Cache(layers=layers)
     positions = prefix.lengths[:, None] + torch.arange(new, device=input_ids.device)
     masks = {}
     for window, given in zip(prefix.windows, prefix.layers, strict=True):
@@ -268,7 +273,7 @@ def _prefill_alike(
     rows = [ids[mask.bool()] for ids, mask in zip(input_ids, attention_mask, strict=True)]
     head, size = rows[0][:common][None], len(rows)
     # A cache without a configuration evicts nothing, so that the members' last tokens see a whole window.
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     hidden = backbone.run(head, None, positions_of(torch.ones_like(head)), cache)
     copies = tuple(PrefixLayer(layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
                    for layer in cache.layers)  # fmt: skip

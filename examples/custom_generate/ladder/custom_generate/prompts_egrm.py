@@ -31,7 +31,7 @@ class CachedPrompts:
     def select(self, index: Tensor) -> "CachedPrompts":
         """A copy of some rows, in the order of `index` [R'] int64, repeats allowed."""
         cache = copy.deepcopy(self.cache)
-        cache.reorder_cache(index)
+        cache.reorder_cache(index)  # pyright: ignore[reportArgumentType] (any int64 tensor)
         return CachedPrompts(cache, self.attention_mask[index], self.hidden[index])
 
     def repeat(self, times: int) -> "CachedPrompts":

@@ -5,14 +5,21 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 
-TOP_CANDIDATES = 256  # ranked first; a nucleus that reaches further is ranked further
+TOP_CANDIDATES = 256  # a nucleus that reaches further is found without ranking
+LEAST_LOG_WEIGHT = -69.0  # relative to the most probable token, in nats
+RADIX_DIGITS = (
+    (18, 1 << 12),
+    (6, 1 << 12),
+    (0, 1 << 6),
+)  # shift and number of values: 30 bits, since weights are <= 1
 
 
 def warped_probs(logits: Tensor, temperatures: Tensor, top_ps: Tensor) -> Tensor:
     """Probabilities after temperature and nucleus, row by row: the definition `draw` samples from.
 
     The nucleus is the smallest set of most probable tokens whose mass reaches top-p, and all tokens as probable as its
-    least one: equal logits are kept or dropped together, whatever their order.
+    least one: equal logits are kept or dropped together, whatever their order. A token less than 1e-30 times as
+    probable as the first has probability 0.
 
     Args:
         logits: [N, V] float32; -inf is never drawn.
@@ -23,9 +30,7 @@ def warped_probs(logits: Tensor, temperatures: Tensor, top_ps: Tensor) -> Tensor
         [N, V] float64, rows sum to 1.
     """
     weights = _weights(logits, temperatures)
-    ranked = weights.sort(-1, descending=True).values
-    keep = weights >= _nucleus_floor(ranked, weights.sum(-1, dtype=torch.float64), top_ps)[:, None]
-    probs = torch.where(keep, weights, torch.zeros_like(weights)).double()
+    probs = (weights * (weights >= _nucleus_floor(weights, top_ps)[:, None])).double()
     probs = probs / probs.sum(-1, keepdim=True)
     greedy = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(probs)
     return torch.where((temperatures > 0)[:, None], probs, greedy)
@@ -41,45 +46,67 @@ def draw(logits: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor) 
         uniform: [N] float64 in (0, 1).
 
     Returns:
-        [N] int64. Equal to inverting `warped_probs`; large vocabularies are only ranked as far as the nucleus reaches.
+        [N] int64. Equal to inverting `warped_probs`, up to the order of float64 sums.
     """
     repeats = temperatures.shape[0] // logits.shape[0]
-    size = logits.shape[-1]
-    # Order does not depend on temperature: rank each row of logits once, for all its draws.
-    candidates = min(size, TOP_CANDIDATES) if bool((top_ps < 1).all()) else size
-    totals = _weights(logits.repeat_interleave(repeats, 0), temperatures).sum(-1, dtype=torch.float64)
-    while True:
-        if candidates < size:
-            values, index = logits.topk(candidates, dim=-1)
-        else:
-            values, index = logits.sort(-1, descending=True)
-        ranked = _weights(values.repeat_interleave(repeats, 0), temperatures)
-        floor = _nucleus_floor(ranked, totals, top_ps)
-        # A floor above the last candidate proves that nothing beyond it belongs to the nucleus.
-        if candidates == size or bool((ranked[:, -1] < floor).all()):
-            break
-        candidates = min(size, candidates * 8)
-    index, order = index.repeat_interleave(repeats, 0).sort(-1)
-    ranked = ranked.gather(-1, order).double()
-    sums = torch.where(ranked >= floor[:, None], ranked, torch.zeros_like(ranked)).cumsum(-1)
-    position = (sums <= uniform[:, None] * sums[:, -1:]).sum(-1).clamp_max(candidates - 1)
-    drawn = index.gather(-1, position[:, None])[:, 0]
+    weights = _weights(logits.repeat_interleave(repeats, 0), temperatures)
+    drawn = _draw_among_top(logits, weights, temperatures, top_ps, uniform)
+    if drawn is None:
+        kept = weights * (weights >= _nucleus_floor(weights, top_ps)[:, None])
+        drawn = _invert(kept.double().cumsum(-1), uniform)
     return torch.where(temperatures > 0, drawn, logits.argmax(-1).repeat_interleave(repeats, 0))
 
 
+def _draw_among_top(
+    logits: Tensor, weights: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor
+) -> Tensor | None:
+    # Nearly always a few hundred of 100,000 tokens hold the nucleus, and finding them is one partial sort of each row
+    # of logits, because order does not depend on temperature. None where they do not prove to hold it.
+    if weights.shape[-1] <= TOP_CANDIDATES or not bool((top_ps < 1).all()):
+        return None
+    repeats = weights.shape[0] // logits.shape[0]
+    index = logits.topk(TOP_CANDIDATES, dim=-1).indices.repeat_interleave(repeats, 0)
+    ranked = weights.gather(-1, index).double()
+    inside = ranked.cumsum(-1) - ranked < (top_ps * weights.sum(-1, dtype=torch.float64))[:, None]
+    floor = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp_min(1) - 1)
+    if not bool((ranked[:, -1:] < floor).all()):
+        return None
+    index, order = index.sort(-1)
+    sums = torch.where(ranked >= floor, ranked, torch.zeros_like(ranked)).gather(-1, order).cumsum(-1)
+    return index.gather(-1, _invert(sums, uniform)[:, None])[:, 0]
+
+
+def _invert(sums: Tensor, uniform: Tensor) -> Tensor:
+    # The first position whose sum exceeds the uniform share of the whole.
+    return torch.searchsorted(sums, uniform[:, None] * sums[:, -1:], right=True)[:, 0].clamp_max(sums.shape[-1] - 1)
+
+
 def _weights(logits: Tensor, temperatures: Tensor) -> Tensor:
-    # Unnormalised, largest 1, in float32: the one rounding that every path shares.
+    # Unnormalised, largest 1, in float32: the one rounding that every path shares. What would become a denormal number
+    # becomes 0, since arithmetic on those is a hundred times slower.
     heat = torch.where(temperatures > 0, temperatures, torch.ones_like(temperatures)).float()
-    return ((logits - logits.amax(-1, keepdim=True)) / heat[:, None]).exp_()
+    scaled = (logits - logits.amax(-1, keepdim=True)).div_(heat[:, None])
+    return torch.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
 
 
-def _nucleus_floor(ranked: Tensor, totals: Tensor, top_ps: Tensor) -> Tensor:
-    # The least weight inside the nucleus; a token is inside while the mass before it is below top-p.
-    ranked = ranked.double()
-    before = ranked.cumsum(-1) - ranked
-    inside = (before < (top_ps * totals)[:, None]) | (top_ps >= 1)[:, None]
-    last = inside.sum(-1, keepdim=True).clamp_min(1) - 1
-    return ranked.gather(-1, last)[:, 0]
+def _nucleus_floor(weights: Tensor, top_ps: Tensor) -> Tensor:
+    # [N] float32, the least weight inside the nucleus: the smallest one with less than top-p of the mass above it. A
+    # radix search over the bits of the weights (non-negative floats order as their bits do), three digits, no sort.
+    limit = torch.where(top_ps < 1, top_ps * weights.sum(-1, dtype=torch.float64), torch.inf)[:, None]
+    bits = weights.nan_to_num(1.0).view(torch.int32)
+    mass = weights.double()
+    above = torch.zeros_like(limit)
+    prefix = torch.zeros_like(bits[:, :1])
+    for shift, size in RADIX_DIGITS:
+        digits = ((bits >> shift) & (size - 1)).long()
+        if shift != RADIX_DIGITS[0][0]:
+            mass = mass * (bits // (size << shift) == prefix)
+        per_digit = mass.new_zeros(mass.shape[0], size).scatter_add_(1, digits, mass)
+        mass_above = above + per_digit.flip(-1).cumsum(-1).flip(-1) - per_digit
+        least = ((mass_above < limit) & (per_digit > 0)).long().argmax(-1, keepdim=True)
+        above = mass_above.gather(-1, least)
+        prefix = prefix * size + least.int()
+    return prefix[:, 0].contiguous().view(torch.float32)
 
 
 class LadderWarper(LogitsProcessor):

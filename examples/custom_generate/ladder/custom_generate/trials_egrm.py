@@ -81,7 +81,7 @@ def _continuation_matches(backbone: Backbone, step: int, tolerance: float) -> bo
     for start in range(3, 6, step):
         end = start + step
         states.append(backbone.run(tokens[:, start:end], mask[:, :end], positions[:, start:end], cache))
-    cache.reorder_cache(torch.tensor([0, 0], device=tokens.device))
+    cache.reorder_cache(tokens.new_tensor([0, 0]))  # pyright: ignore[reportArgumentType] (any int64 tensor)
     last = backbone.run(tokens[:, 6:].repeat(2, 1), mask.repeat(2, 1), positions[:, 6:].repeat(2, 1), cache)
     ours = torch.cat([torch.cat(states, 1).repeat(2, 1, 1), last], 1)
     return _close(ours, _plain(backbone, tokens, mask)[:, 3:].expand_as(ours), tolerance)

@@ -1,6 +1,7 @@
 """What a branch may draw, and when it ends: any token (`OpenVocabulary`) or verdicts only (`VerdictTrie`)."""
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -39,7 +40,7 @@ class VerdictTrie:
     """Token sequences of an enumerable verdict space: only they may be drawn.
 
     Args:
-        sequences: Token ids of each verdict, none empty.
+        sequences: Token ids of each verdict, none empty; only as many are drawn as tell it from the others.
         stop_ids: Token ids that end a verdict which another one continues ("1" of "10").
 
     Attributes:
@@ -52,7 +53,11 @@ class VerdictTrie:
     def __init__(self, sequences: Sequence[Sequence[int]], stop_ids: Sequence[int]) -> None:
         children: list[dict[int, int]] = [{}]
         depth, verdict_at = [0], {}
+        shared = Counter(tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1))
         for verdict, sequence in enumerate(sequences):
+            # Tokens behind the one that tells a verdict from all others have probability 1: they are not drawn.
+            told = [end for end in range(1, len(sequence) + 1) if shared[tuple(sequence[:end])] == 1]
+            sequence = sequence[: told[0]] if told else sequence
             node = 0
             for token in sequence:
                 if token not in children[node]:
