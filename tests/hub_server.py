@@ -39,9 +39,8 @@ class Repository:
 
     def commit(self, files: Mapping[str, bytes | None], branch: str = "main") -> str:
         """Add, replace or (None) remove files on a branch; returns the commit's hash."""
-        tree = dict(self.commits[self.branches[branch]]) if branch in self.branches else {}
-        tree |= files
-        tree = {path: content for path, content in tree.items() if content is not None}
+        before = self.commits[self.branches[branch]] if branch in self.branches else {}
+        tree = {path: content for path, content in {**before, **files}.items() if content is not None}
         content = "".join(f"{path}:{hashlib.sha1(data).hexdigest()}\n" for path, data in sorted(tree.items()))
         sha = hashlib.sha1(f"{len(self.commits)}\n{content}".encode()).hexdigest()
         self.commits[sha] = tree

@@ -1,5 +1,7 @@
 """The composite: components taken over as they are, conversations judged from token ids alone, fp32 where it matters."""
 
+from typing import Any
+
 import pytest
 import torch
 from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
@@ -22,6 +24,7 @@ from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 
 # Probes that can only be verdicts give random weights something to agree or differ on.
+PAD = 2  # `<pad>`
 QUICK = {"max_chain_tokens": 4, "num_chains": 2, "max_probe_tokens": 2, "probe_vocabulary": "verdict"}
 RECORDS = [
     {"prompt": "What is 2 + 3?", "response": "The answer is 5."},
@@ -56,7 +59,7 @@ def as_trainers_tokenise(records, padding: str) -> dict[str, torch.Tensor]:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
         rows.append(tokenizer(text, add_special_tokens=False).input_ids)
     width = max(map(len, rows)) + 1
-    ids = torch.full((len(rows), width), tokenizer.pad_token_id)
+    ids = torch.full((len(rows), width), PAD)
     mask = torch.zeros_like(ids)
     for row, tokens in enumerate(rows):
         where = {"right": range(len(tokens)), "left": range(width - len(tokens), width)}.get(padding)
@@ -91,7 +94,7 @@ def test_the_order_of_conversations_changes_no_reward(model, order):
 
 def test_a_row_with_pad_tokens_that_the_mask_keeps_is_read_whole(model):
     batch = as_trainers_tokenise(RECORDS[:1], "right")
-    pad = torch.tensor([[tiny_tokenizer().pad_token_id]])
+    pad = torch.tensor([[PAD]])
     ids, mask = torch.cat([pad, batch["input_ids"]], 1), torch.cat([torch.ones_like(pad), batch["attention_mask"]], 1)
     seen = []
     hook = model.generator.model.register_forward_pre_hook(
@@ -100,7 +103,7 @@ def test_a_row_with_pad_tokens_that_the_mask_keeps_is_read_whole(model):
     model(ids, mask)
     hook.remove()
     prompt = next(ids for ids in seen if ids.shape[1] > 1)
-    assert prompt[0, 0] == tiny_tokenizer().pad_token_id
+    assert prompt[0, 0] == PAD
 
 
 def test_without_a_mask_every_token_counts(model):
@@ -244,7 +247,7 @@ def test_a_generator_without_pad_token_or_chat_template_judges():
 
 @pytest.mark.parametrize("family", GENERATORS)
 def test_generate_is_the_generators_own(family):
-    model = tiny_model(family)
+    model: Any = tiny_model(family)
     ids = torch.arange(5, 15)[None]
     model.generation_config.max_new_tokens = 4
     out = model.generate(ids, do_sample=False)

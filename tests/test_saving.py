@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -61,7 +62,7 @@ def saved(tmp_path_factory) -> Path:
     return folder
 
 
-def load(folder: Path, **options) -> EGRMRewardModel:
+def load(folder: Path, **options) -> Any:
     # Memory-mapped weights are unaligned, and some kernels then add in another order.
     return EGRMRewardModel.from_pretrained(folder, disable_mmap=True, **options)
 
@@ -332,6 +333,8 @@ def test_a_prompt_is_no_adapter_of_weights():
 class RoundedLinear(nn.Module):
     """Eight-bit weights: what a real method does, without its kernels."""
 
+    scale: torch.Tensor
+
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.int8), requires_grad=False)
@@ -363,7 +366,7 @@ class RoundingQuantizer(HfQuantizer):
 
     def _replace(self, model, fill: bool = False) -> None:
         for name in self.converted:
-            old = model.get_submodule(name)
+            old: Any = model.get_submodule(name)
             new = RoundedLinear(old.in_features, old.out_features)
             if fill:
                 new.scale.copy_(old.weight.detach().abs().amax(1, keepdim=True) / 127)
@@ -377,10 +380,12 @@ class RoundingQuantizer(HfQuantizer):
             self._replace(model, fill=True)
         return model
 
-    def is_serializable(self, *args, **kwargs) -> bool:
+    def is_serializable(self) -> Any:
         return True
 
-    is_trainable = False
+    @property
+    def is_trainable(self) -> Any:
+        return False
 
 
 @pytest.fixture
@@ -497,6 +502,7 @@ def test_a_gguf_generator_is_saved_as_plain_safetensors(block_type, tmp_path):
 
 REMOTE_CODE_ONLY = """
 from pathlib import Path
+from typing import Any
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
 
 found = {}
