@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,8 @@ class Bench:
     """
 
     def __init__(self, name: str, model: PreTrainedModel) -> None:
-        self.name, self.model, self.backbone = name, model, Backbone(model)
+        self.name, self.backbone = name, Backbone(model)
+        self.model: Any = model
         self.vocab = model.config.get_text_config().vocab_size
         self.backbone.check_head()
         self.prefilled = 0
@@ -183,7 +185,7 @@ class Bench:
 
     def kv_bytes(self, ids: Tensor, mask: Tensor, cell: Cell) -> dict[str, int]:
         """Keys and values held at the end of a decode."""
-        prompts = start_prompts(self.backbone, ids, mask, (), in_place=True)
+        prompts: Any = start_prompts(self.backbone, ids, mask, (), in_place=True)
         held = {}
         for name, probes in (("one", 1), ("star", cell.probes)):
             stepper = StarStepper(self.backbone, prompts.prefix, probes, cell.new_tokens)

@@ -122,6 +122,7 @@ def test_sampled_walks_have_the_exact_distribution_in_the_long_run(sequences):
     logits = node_logits(trie, 1)
     for temperature, top_p in ((0.6, 0.95), (1.0, 1.0)):
         walk, rows = trie.walk(count), torch.arange(count)
+        ended = torch.zeros(count, dtype=torch.bool)
         generator = torch.Generator().manual_seed(0)
         for step in range(trie.max_steps):
             here = logits[0][walk.states.clamp_max(trie.num_states - 1)]
