@@ -1,5 +1,6 @@
 """The composite: components taken over as they are, conversations judged from token ids alone, fp32 where it matters."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -320,6 +321,17 @@ def test_a_bf16_scorer_would_drift_with_its_batch():
 def replace_hidden(output):
     output.last_hidden_state = output.last_hidden_state.float()
     return output
+
+
+def test_a_copy_is_a_model_of_its_own(model):
+    batch = as_trainers_tokenise(RECORDS, "right")
+    before = model(**batch).logits
+    copy = deepcopy(model)
+    assert torch.equal(copy(**batch).logits, before)
+    with torch.no_grad():
+        copy.generator.lm_head.weight.normal_()
+    assert not torch.equal(copy(**batch).logits, before)
+    assert torch.equal(model(**batch).logits, before)
 
 
 def test_a_model_of_random_weights_has_initialised_heads():

@@ -320,6 +320,29 @@ def test_an_adapter_that_pulls_tied_weights_apart_is_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_merging_and_foreign_weights_exclude_each_other(tmp_path):
+    model = EGRMRewardModel.from_components(with_lora(tiny_generator(), target_modules=["q_proj"]))
+    with pytest.raises(ConfigError, match="got a `state_dict` as well"):
+        model.save_pretrained(tmp_path, state_dict=model.state_dict())
+
+
+def test_an_adapter_on_the_whole_model_is_saved_as_an_adapter_alone(saved, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = load(saved)
+    try:
+        model.add_adapter(peft.LoraConfig(target_modules=r"generator\..*\.q_proj", init_lora_weights=False))
+    except ValueError as error:  # Transformers 5.24 wants a PEFT newer than the newest released one
+        pytest.skip(str(error))
+    expected = model.generator(IDS).logits
+    model.save_pretrained(tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+    again = load(tmp_path)
+    assert torch.equal(again.generator(IDS).logits, expected)
+    assert again.config.name_or_path == str(saved)
+    assert again.processor.task() == again.task
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_a_prompt_is_no_adapter_of_weights():
     peft = pytest.importorskip("peft")
     settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
