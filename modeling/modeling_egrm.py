@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import PROCESSOR_NAME, ModelOutput, cached_file
+from transformers.utils import PROCESSOR_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, ModelOutput, cached_file
 from transformers.utils.hub import create_and_tag_model_card, hf_api
 
 from .backbone_egrm import Backbone
@@ -285,6 +285,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         super().save_pretrained(folder, is_main_process, state_dict, **kwargs)
         if not is_main_process:
             return None
+        _remove_older(folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME)
         for source in Path(__file__).parent.glob("*_egrm.py"):
             copyfile(source, folder / source.name)
         if processor is not None:
@@ -545,6 +546,12 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         if temperatures is not None:
             return generate(generator, *args, temperatures=temperatures, **kwargs)
         return generator.generate(*args, **kwargs)
+
+
+def _remove_older(weights: Path, index: Path) -> None:
+    # Transformers leaves the single file of an earlier save beside new shards, and then loads the old weights.
+    if weights.exists() and index.exists():
+        min(weights, index, key=lambda path: path.stat().st_mtime_ns).unlink()
 
 
 def _is_hub_id(name: str) -> bool:

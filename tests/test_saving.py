@@ -120,6 +120,15 @@ def test_a_sharded_checkpoint_is_the_same_checkpoint(saved, tmp_path):
     assert same_weights(load(tmp_path), model)
 
 
+def test_the_last_save_counts_whether_in_one_file_or_in_shards(tmp_path):
+    model = tiny_model()
+    for shard_size, factor in (("1GB", 2.0), ("40KB", 3.0), ("1GB", 5.0), ("40KB", 7.0)):
+        with torch.no_grad():
+            model.generator.lm_head.weight.mul_(factor)
+        model.save_pretrained(tmp_path, max_shard_size=shard_size)
+        assert same_weights(load(tmp_path), model), (shard_size, factor)
+
+
 def test_a_model_can_be_saved_over_the_folder_it_came_from(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     model = load(tmp_path)
