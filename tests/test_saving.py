@@ -235,6 +235,22 @@ def test_one_part_may_live_elsewhere(part, saved, tmp_path):
         assert found[name] == pytest.approx(values, abs=1e-6), name
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to save a model with offloaded modules")
+@pytest.mark.parametrize(("family", "num_bytes"), [("llama", 150_000), ("qwen3", 150_000), ("qwen3", 250_000)])
+def test_an_automatic_device_map_cuts_anywhere(family, num_bytes, tmp_path):
+    model = tiny_model(family)
+    model.save_pretrained(tmp_path / "whole")
+    split = EGRMRewardModel.from_pretrained(
+        tmp_path / "whole", device_map="auto", max_memory={"cpu": num_bytes}, offload_folder=tmp_path / "offloaded"
+    )
+    assert set(split.hf_device_map.values()) == {"cpu", "disk"}
+    expected, found = measure(model, RECORDS), measure(split, RECORDS)
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, abs=1e-6), name
+    split.save_pretrained(tmp_path / "again")
+    assert same_weights(load(tmp_path / "again"), model)
+
+
 # -- the model card -----------------------------------------------------------------------------------------------------
 
 
