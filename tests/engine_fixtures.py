@@ -14,7 +14,7 @@ from transformers_egrm.modeling.chains_egrm import deliberate, finish
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.ladder_egrm import BranchSampler
 from transformers_egrm.modeling.outputs_egrm import EGRMOutput, JudgeInputs
-from transformers_egrm.modeling.probes_egrm import ShortStage, branches_of, orders_of, probe_prompts
+from transformers_egrm.modeling.probes_egrm import LongItems, ShortStage, branches_of, orders_of, probe_prompts
 from transformers_egrm.modeling.prompts_egrm import start_prompts
 from transformers_egrm.modeling.random_egrm import uniforms
 from transformers_egrm.modeling.sampling_egrm import warped_probs
@@ -36,11 +36,13 @@ class TinyJudge:
     def __init__(self, generator, wants_states: bool = False) -> None:
         self.backbone = Backbone(generator)
         self.wants_states = wants_states
+        self.decoded: list[list[int]] = []
         self.scored: list[tuple[str, str]] = []
         self.states: list[Tensor] = []
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
-        return tiny_tokenizer().batch_decode(token_ids, skip_special_tokens=not control)
+        self.decoded += token_ids
+        return tiny_tokenizer().batch_decode(token_ids, skip_special_tokens=not control) if token_ids else []
 
     def score_candidates(
         self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
@@ -55,11 +57,13 @@ class TinyJudge:
         with torch.no_grad():
             return probe_prompts(self, inputs, JudgeOptions().with_overrides(**options))
 
+    def deliberate(self, items: LongItems, return_texts: bool = False, **options) -> EGRMOutput:
+        with torch.no_grad():
+            return deliberate(self, items, JudgeOptions().with_overrides(**options), return_texts)
+
     def judge(self, inputs: JudgeInputs, return_texts: bool = False, **options) -> EGRMOutput:
         stage = self.probe(inputs, **options)
-        with torch.no_grad():
-            long = deliberate(self, stage.long_items(), JudgeOptions().with_overrides(**options), return_texts)
-        return finish(stage.output, stage.long_index, long)
+        return finish(stage.output, stage.long_index, self.deliberate(stage.long_items(), return_texts, **options))
 
 
 def score_text(text: str) -> float:
@@ -186,19 +190,24 @@ def branches_by_hand(
     prompts: Sequence[Sequence[int]],
     item_ids: Sequence[int],
     max_tokens: int = 8,
-    temperatures=TEMPERATURES,
+    temperatures: Sequence[float] = TEMPERATURES,
+    seed: int = SEED,
+    first_branch: int = 0,
 ) -> tuple[list[list[int]], list[list[Tensor]]]:
-    """Row by row, without cache, batch or padding: tokens of each branch, and the logits it drew each of them from."""
+    """Row by row, without cache, batch or padding: tokens of each branch, and the logits it drew each of them from.
+
+    Prompts include their mode suffix; the nucleus is 0.95.
+    """
     tokens, logits = [], []
     for prompt, item_id in zip(prompts, item_ids, strict=True):
-        for branch, temperature in enumerate(temperatures):
+        for branch, temperature in enumerate(temperatures, first_branch):
             drawn, drawn_from = [], []
             while len(drawn) < max_tokens and EOS not in drawn:
-                ids = torch.tensor([[*prompt, *SHORT_SUFFIX, *drawn]])
+                ids = torch.tensor([[*prompt, *drawn]])
                 output = generator(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
                 own = output.logits[:, -1].float()
                 rung = torch.tensor([[temperature], [0.95]], dtype=torch.float64)
-                number = uniforms(SEED, torch.tensor([item_id]), torch.tensor([branch]), len(drawn))
+                number = uniforms(seed, torch.tensor([item_id]), torch.tensor([branch]), len(drawn))
                 cumulated = warped_probs(own, *rung)[0].cumsum(-1)
                 drawn.append(int((cumulated <= number * cumulated[-1]).sum()))
                 drawn_from.append(own[0])

@@ -77,7 +77,10 @@ def small_model(model_type: str, attention: str | None = None, **own):
 
 def check_against_hand(generator, decoders, inputs, max_tokens=8, most_noise=NOISE) -> int:
     """Decoders draw what sampling by hand draws; returns the rows that differ by explained noise."""
-    prompts = [ids[mask.bool()].tolist() for ids, mask in zip(inputs.input_ids, inputs.attention_mask, strict=True)]
+    prompts = [
+        ids[mask.bool()].tolist() + list(SHORT_SUFFIX)
+        for ids, mask in zip(inputs.input_ids, inputs.attention_mask, strict=True)
+    ]
     by_hand = branches_by_hand(generator, prompts, inputs.item_ids.tolist(), max_tokens)
     backbone, differing = Backbone(generator), 0
     for decoder in decoders:
