@@ -21,35 +21,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.modeling.templates_egrm import RUBRICS
 
 
 TEXT = "the judge reads an answer and says how good it is before it thinks about it once more"
 
 
 def build_model(folder: Path) -> None:
-    """A random Llama of a hundred thousand parameters with a tokenizer of single bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate(["<bos>", "<eos>", "<pad>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    """A random Llama of a hundred thousand parameters, with a small tokenizer that can write any text."""
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=["<bos>", "<eos>", "<pad>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator([TEXT, *RUBRICS.values()] * 4, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", padding_side="left"
     )
     torch.manual_seed(0)
     generator = AutoModelForCausalLM.from_config(
         LlamaConfig(
-            vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+            vocab_size=len(fast), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.2,
             bos_token_id=0, eos_token_id=1, pad_token_id=2,
         )
     )  # fmt: skip
     model = EGRMRewardModel.from_components(
-        generator, tokenizer=fast, probe_vocabulary="verdict", max_chain_tokens=16, num_chains=2
+        generator,
+        tokenizer=fast,
+        probe_vocabulary="verdict",
+        consensus_threshold=0.6,
+        max_chain_tokens=16,
+        num_chains=2,
     )
     model.save_pretrained(folder)
 

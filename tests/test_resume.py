@@ -107,20 +107,21 @@ def kill_randomly(
             elif rng.random() < 0.5:
                 moment = {"after_s": rng.uniform(0.0, 2 * startup_s)}
             else:
-                moment = {"after_bytes": rng.randrange(1, 60_000), "after_s": rng.uniform(0.0, 0.01)}
+                moment = {"after_bytes": rng.randrange(1, 30 * records), "after_s": rng.uniform(0.0, 0.01)}
             if launch(words, journal, **moment) == 0:
                 break
             done += 1
-            assert lines_in(journal) >= before  # nothing that was written is ever lost
-            before = lines_in(journal) - 1  # a last line that was cut may be dropped
+            if not output.exists():  # until the journal has become a receipt
+                assert lines_in(journal) >= before  # nothing that was written is ever lost
+                before = lines_in(journal)
         check_complete(output, rows)
         round_number += 1
     assert done == kills
 
 
-@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("extension", ["jsonl", "parquet"])
 def test_a_few_random_kills_lose_and_repeat_nothing(fork, checkpoint, tmp_path, extension):
-    kill_randomly(fork, checkpoint, tmp_path, records=100, kills=3, startup_s=0.3, formats=[extension])
+    kill_randomly(fork, checkpoint, tmp_path, records=60, kills=3, startup_s=0.3, formats=[extension])
 
 
 @pytest.mark.parametrize("position", [1, 2, 3, 4])
@@ -146,7 +147,7 @@ def test_a_kill_within_a_line_drops_the_half_line(fork, checkpoint, tmp_path, nu
 
 
 def test_a_resumed_run_gives_the_rewards_of_an_uninterrupted_one(fork, checkpoint, tmp_path):
-    rows = answers(40)
+    rows = answers(24)
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     for name, moment in (("once", {}), ("twice", {"write": 12})):
         output = tmp_path / f"{name}.jsonl"
