@@ -171,7 +171,9 @@ def probe_prompts(model: Judge, inputs: JudgeInputs, options: JudgeOptions) -> S
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
-    output = _short_output(model, prompts, first, probes, consensus, probs, mass, statuses, waits, inputs, options)
+    paths = [] if probs is None or trie is None else trie.paths[1:]
+    flops = _flops(model, prompts, first, probes, paths)
+    output = _short_output(prompts, probes, consensus, probs, mass, statuses, waits, flops, inputs, options)
     long_index = tuple(waits.nonzero()[:, 0].tolist())
     waiting = LongItems(
         _long_item(model, prompts, probes, inputs, options, index, deadline, output) for index in long_index
@@ -408,8 +410,8 @@ def _verdict_mass(first: FirstLogits, task: JudgeTask, inputs: JudgeInputs) -> T
 
 
 def _short_output(
-    model: Judge, prompts: Prompts, first: FirstLogits | None, probes: _Probes | None, consensus: Consensus, probs: Tensor | None,
-    mass: Tensor | None, statuses: Tensor, waits: Tensor, inputs: JudgeInputs, options: JudgeOptions,
+    prompts: Prompts, probes: _Probes | None, consensus: Consensus, probs: Tensor | None, mass: Tensor | None,
+    statuses: Tensor, waits: Tensor, flops: list[float], inputs: JudgeInputs, options: JudgeOptions,
 ) -> EGRMOutput:  # fmt: skip
     task, num_items, device = inputs.task, inputs.num_items, statuses.device
     final = ((statuses == Status.OK) & ~waits).tolist()
@@ -437,22 +439,26 @@ def _short_output(
         statuses=statuses,
         new_tokens=torch.zeros_like(statuses) if lengths is None else _per_item(lengths, inputs),
         prefill_tokens=_per_item(torch.tensor(prompts.tokens_run, device=device), inputs),
-        flops=_per_item(
-            torch.tensor(_flops(model, prompts, first, lengths), dtype=torch.float64, device=device), inputs
-        ),
+        flops=_per_item(torch.tensor(flops, dtype=torch.float64, device=device), inputs),
         verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
     )
 
 
-def _flops(model: Judge, prompts: Prompts, first: FirstLogits | None, lengths: Tensor | None) -> list[float]:
-    cost = model.backbone.cost
-    columns = 0 if first is None else first.num_columns
+def _flops(
+    model: Judge, prompts: Prompts, first: FirstLogits | None, probes: _Probes | None, paths: Sequence[Sequence[int]]
+) -> list[float]:
+    # [R]: prompts, probes, and the `paths` whose ends the exact distribution was read at.
+    cost, rows = model.backbone.cost, len(prompts.lengths)
+    fed, columns, at_start = [[]] * rows, None, 0 if first is None else first.num_columns
+    if probes is not None:
+        fed = (probes.sampler.lengths.view(rows, -1) - 1).clamp_min(0).tolist()
+        columns = None if probes.sampler.vocabulary.columns is None else len(probes.sampler.vocabulary.columns)
+    width = 0 if first is None or first.verdict is None else first.verdict.shape[-1]
     flops = []
     for row, (run, length) in enumerate(zip(prompts.tokens_run, prompts.lengths, strict=True)):
-        total = cost.run(run, length - run) + cost.head(1, columns)
-        for drawn in [] if lengths is None else lengths[row].tolist():
-            fed = max(0, drawn - 1)
-            total += cost.run(fed, length) + cost.head(fed, columns)
+        total = cost.run(run, length - run) + cost.head(1, at_start)
+        total += sum(cost.run(tokens, length) + cost.head(tokens, columns) for tokens in fed[row])
+        total += sum(cost.run(len(path), length) + cost.head(1, width) for path in paths)
         flops.append(total)
     return flops
 
@@ -469,7 +475,8 @@ def _all_wait(
         routes=torch.full_like(zeros, int(Route.LONG)),
     )
     waits = torch.ones_like(consensus.is_bound)
-    output = _short_output(model, prompts, None, None, consensus, None, None, zeros, waits, inputs, options)
+    flops = _flops(model, prompts, None, None, [])
+    output = _short_output(prompts, None, consensus, None, None, zeros, waits, flops, inputs, options)
     index = range(inputs.num_items)
     options = options.with_overrides(reuse_probes=False)
     waiting = LongItems(_long_item(model, prompts, None, inputs, options, i, deadline, output) for i in index)
