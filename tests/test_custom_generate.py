@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import GENERATORS, tiny_generator
+
 from transformers_egrm.export import write_custom_generate
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.generate_egrm import generate
