@@ -8,6 +8,8 @@ Run:
 - `always long`: K chains for every record, the same selection (`path="long"`);
 - `self-consistency`: M chains for every record and their majority, no probes.
 
+A second table has the probes' tokens with and without early stop, which never changes a reward.
+
 Rounds visit the three in turn; seconds are medians, ratios are medians of per-round ratios against `always long`. The
 random model's verdicts mean nothing and seldom agree: its rows show what probes cost where they do not help.
 """
@@ -25,6 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.modeling.outputs_egrm import JudgeInputs
 
 
 RECORDS = HERE.parent / "examples" / "answers.jsonl"
@@ -57,6 +60,24 @@ def build(name: str, max_chain_tokens: int) -> EGRMRewardModel:
     )
 
 
+def early_stop_rows(name: str, model: EGRMRewardModel, inputs: JudgeInputs) -> list[dict[str, Any]]:
+    """Tokens that the probes of all records take, with and without early stop."""
+    rows = []
+    for vocabulary in ("full", "verdict"):
+        options: dict[str, Any] = {"path": "short", "probe_vocabulary": vocabulary}
+        stopped, whole = (model.judge(inputs, early_stop=early_stop, **options) for early_stop in (True, False))
+        assert torch.equal(stopped["rewards"].nan_to_num(-1), whole["rewards"].nan_to_num(-1))
+        rows.append(
+            {
+                "model": name,
+                "probe_vocabulary": vocabulary,
+                "tokens": int(stopped["new_tokens"].sum()),
+                "tokens_without": int(whole["new_tokens"].sum()),
+            }
+        )
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -70,6 +91,7 @@ def main() -> None:
     lines = args.records.read_text(encoding="utf-8").splitlines()[: args.limit]
     records = [json.loads(line) for line in lines]
     rows: list[dict[str, Any]] = []
+    stops: list[dict[str, Any]] = []
     for name in args.models:
         model = build(name, args.max_chain_tokens)
         inputs = model.processor(records)
@@ -101,6 +123,7 @@ def main() -> None:
                     "seconds_ratio": statistics.median(a / b for a, b in zip(seconds[method], baseline, strict=True)),
                 }
             )
+        stops += early_stop_rows(name, model, inputs)
     print("| model | method | short paths | new tokens | prompt tokens | GFLOP (ratio) | seconds (ratio) |")
     print("|" + " --- |" * 7)
     for row in rows:
@@ -109,8 +132,15 @@ def main() -> None:
             f"| {row['prefill_tokens']} | {row['flops'] / 1e9:.0f} ({row['flops_ratio']:.2f}) "
             f"| {row['seconds']:.2f} ({row['seconds_ratio']:.2f}) |"
         )
+    print("\n| model | probe vocabulary | probe tokens | without early stop | saved |")
+    print("|" + " --- |" * 5)
+    for row in stops:
+        print(
+            f"| {row['model']} | {row['probe_vocabulary']} | {row['tokens']} | {row['tokens_without']} "
+            f"| {1 - row['tokens'] / row['tokens_without']:.0%} |"
+        )
     if args.output:
-        args.output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        args.output.write_text(json.dumps({"methods": rows, "early_stop": stops}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
