@@ -127,7 +127,10 @@ def test_sampled_walks_have_the_exact_distribution_in_the_long_run(sequences):
         for step in range(trie.max_steps):
             here = logits[0][walk.states.clamp_max(trie.num_states - 1)]
             uniform = torch.rand(count, dtype=torch.float64, generator=generator)
-            drawn = draw(walk.restrict(here, rows), f64(temperature).expand(count), f64(top_p).expand(count), uniform)
+            # In parts: the search for the nucleus keeps a thousand numbers per row.
+            parts = zip(walk.restrict(here, rows).split(1000), uniform.split(1000), strict=True)
+            drawn = torch.cat([draw(logs, f64(temperature).expand(len(u)), f64(top_p).expand(len(u)), u)
+                               for logs, u in parts])  # fmt: skip
             _, ended = walk.advance(drawn, rows, step)
         assert bool(ended.all())
         seen = torch.bincount(walk.verdicts, minlength=len(sequences)).double()
