@@ -176,14 +176,10 @@ def test_the_citation_and_the_changelog_name_the_released_version():
     assert f"\n## [{transformers_egrm.__version__}]" in changelog
 
 
-def readme_commands() -> list[str]:
-    """The lines of the README's shell blocks, continued lines joined."""
+def test_ci_runs_the_commands_that_the_readme_prints():
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    return [line for block in blocks for line in block.replace("\\\n", "").splitlines() if line.strip()]
-
-
-def test_ci_runs_the_installation_and_the_tests_as_the_readme_prints_them():
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    tests = [line for line in readme_commands() if "pytest" in line or '[test,lint]"' in line]
-    assert len(tests) == 2
-    assert [line for line in tests if line not in ci] == []
+    main_job, tests = ([part.strip() for part in re.split(r"&&|\n", b.replace("\\\n", ""))] for b in blocks[:2])
+    commands = [part for part in main_job + tests if part and ".venv" not in part]
+    assert len(commands) == 5
+    assert [command for command in commands if command not in ci] == []
