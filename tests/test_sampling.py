@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
@@ -103,7 +103,8 @@ def test_warped_probabilities_follow_the_definition(logits, temperature, top_p):
         torch.testing.assert_close(ours, by_hand, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("candidates", [1, 2, 5, 256])
+@pytest.mark.parametrize("candidates", [1, 5, 256])
+@settings(max_examples=60)
 @given(LOGITS, st.lists(st.tuples(TEMPERATURES, TOP_PS, UNIFORMS), min_size=1, max_size=4))
 def test_a_draw_inverts_the_warped_distribution_however_few_tokens_are_ranked(candidates, logits, draws):
     temperatures, top_ps, uniform = (f64(*values) for values in zip(*draws, strict=True))
@@ -114,6 +115,40 @@ def test_a_draw_inverts_the_warped_distribution_however_few_tokens_are_ranked(ca
     for token, own, number in zip(drawn, probs, uniform.tolist(), strict=True):
         assert own[token] > 0
         assert token == invert(own, number) or distance_to_a_boundary(own, number) < 1e-12
+
+
+@pytest.mark.parametrize("sorted_columns", [0, 1024])
+@settings(max_examples=60)
+@given(
+    st.lists(st.floats(-40, 0, width=32), min_size=1, max_size=40),
+    st.lists(st.integers(-2, 2), min_size=1, max_size=40),
+    st.floats(0.01, 1),
+)
+def test_the_nucleus_is_found_to_the_last_bit(sorted_columns, logits, steps, top_p):
+    # Neighbours that differ in the last bits only are where a search over bits could go wrong.
+    values = [0.0, *logits]
+    for base, step in zip(logits, steps, strict=False):
+        value = torch.tensor(base, dtype=torch.float32)
+        for _ in range(abs(step)):
+            value = torch.nextafter(value, torch.tensor(math.copysign(math.inf, step)))
+        values.append(min(0.0, float(value)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_egrm, "SORTED_COLUMNS", sorted_columns)  # 0: search the bits
+        probs = warped_probs(row(*values), f64(1.0), f64(top_p))[0]
+    weights = torch.tensor(values, dtype=torch.float32).exp().double()  # what the definition weighs tokens with
+    total = float(weights.sum())
+    for weight, prob in zip(weights, probs, strict=True):
+        above = math.fsum(weights[weights > weight].tolist())
+        if abs(above - top_p * total) > 1e-12:
+            assert (prob > 0) == (above < top_p * total)
+
+
+def test_a_token_out_of_all_proportion_is_never_drawn():
+    logits = row(-70.0, 0.0, -68.0)
+    probs = warped_probs(logits, f64(1.0), f64(1.0))[0]
+    assert probs[0] == 0
+    assert probs[2] == pytest.approx(math.exp(-68))
+    assert draw(logits, f64(1.0), f64(1.0), f64(2**-53)).tolist() == [1]
 
 
 def test_a_large_vocabulary_is_drawn_as_a_small_one_would_be():
@@ -148,7 +183,9 @@ def test_drawn_frequencies_match_the_warped_distribution():
     logits, count = row(2.0, 1.5, 0.0, 0.5, -1.0, 1.0, -3.0), 40_000
     uniform = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for temperature, top_p in ((0.6, 0.95), (1.0, 1.0), (1.0, 0.8)):
-        drawn = draw(logits, f64(temperature).expand(count), f64(top_p).expand(count), uniform)
+        # In parts: the search for the nucleus keeps a thousand numbers per row.
+        drawn = torch.cat([draw(logits, f64(temperature).expand(len(u)), f64(top_p).expand(len(u)), u)
+                           for u in uniform.split(1000)])  # fmt: skip
         expected = warped_probs(logits, f64(temperature), f64(top_p))[0] * count
         seen = torch.bincount(drawn, minlength=7).double()
         assert seen[expected == 0].sum() == 0
