@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, GenerationMixin, PreTrainedModel
 
 from .backbone_egrm import Backbone
 from .prefill_egrm import Prefix, suffix_cache
@@ -368,8 +368,9 @@ def run_expanded(backbone: Backbone, cache: Cache, attention_mask: Tensor, sampl
     first = sampler.current[:, None]
     generator: Any = backbone.generator
     with backbone.plain_generation():
-        generator.generate(
-            first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
+        # The mixin's own: a repository with a `custom_generate` folder puts another one in its place.
+        GenerationMixin.generate(
+            generator, first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
             max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
         )  # fmt: skip
 

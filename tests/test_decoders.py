@@ -511,6 +511,13 @@ def test_the_checkpoints_generation_settings_do_not_reach_the_probes(settings):
     assert judge.backbone.generator.generation_config is own
 
 
+def test_a_checkpoint_with_its_own_generate_is_expanded_all_the_same():
+    generator, inputs = tiny_generator(), tiny_inputs(tiny_task(), some_prompts(LENGTHS))
+    plain = sample_branches(Backbone(generator), inputs, "expand").tokens
+    generator.generate = None  # a repository with a `custom_generate` folder replaces it on loading
+    assert torch.equal(sample_branches(Backbone(generator), inputs, "expand").tokens, plain)
+
+
 def test_threads_share_a_generator_without_disturbing_each_other():
     generator = tiny_generator("gemma3")
     inputs = [tiny_inputs(tiny_task(), some_prompts([12, 9], seed)) for seed in range(4)]

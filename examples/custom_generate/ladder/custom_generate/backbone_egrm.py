@@ -100,10 +100,8 @@ class Backbone:
     @cached_property
     def cost(self) -> CostModel:
         """Sizes that decide the generator's cost."""
-        try:
-            return cost_model(self.generator, self.windows)
-        except UnsupportedModelError:
-            return cost_model(self.generator)
+        layers: list[Any] = [layer for layer in self.new_cache().layers if isinstance(layer, DynamicLayer)]
+        return cost_model(self.generator, [layer.sliding_window if layer.is_sliding else None for layer in layers])
 
     @property
     def star_refusal(self) -> str | None:

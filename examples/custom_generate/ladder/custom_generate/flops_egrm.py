@@ -24,12 +24,14 @@ class CostModel:
     """Query heads times head dimension."""
     windows: tuple[int | None, ...]
     """Per layer with attention: sliding window, or None."""
+    causal: bool = True
+    """Whether a token sees only what is before it; False for an encoder, which has no windows here."""
 
     def run(self, new_tokens: int, context: int = 0) -> float:
         """Operations of running `new_tokens` behind `context` tokens, without the head."""
         attention = 0.0
         for window in self.windows:
-            seen = _sum_of_contexts(new_tokens, context, window)
+            seen = _sum_of_contexts(new_tokens, context, window) if self.causal else new_tokens**2
             attention += 4.0 * self.attention_width * seen
         return 2.0 * self.body_weights * new_tokens + attention
 
@@ -48,7 +50,9 @@ def cost_model(model: PreTrainedModel, windows: Sequence[int | None] | None = No
     config = model.config.get_text_config(decoder=True)
     embedding: Any = model.get_input_embeddings().weight
     head = model.get_output_embeddings()
-    outside = {id(embedding)} | ({id(head.weight)} if isinstance(head, nn.Linear) else set())
+    # Embeddings are looked up, not multiplied.
+    lookups = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    outside = {id(module.weight) for module in [*lookups, *([head] if isinstance(head, nn.Linear) else [])]}
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
     active = getattr(config, "num_experts_per_tok", experts)
     weights = 0.0
@@ -59,7 +63,7 @@ def cost_model(model: PreTrainedModel, windows: Sequence[int | None] | None = No
     heads = getattr(config, "num_attention_heads", 0)
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
     layers = tuple(windows) if windows is not None else (None,) * config.num_hidden_layers
-    return CostModel(weights, config.hidden_size, embedding.shape[0], width, layers)
+    return CostModel(weights, config.hidden_size, embedding.shape[0], width, layers, causal=head is not None)
 
 
 def _sum_of_contexts(new_tokens: int, context: int, window: int | None) -> float:

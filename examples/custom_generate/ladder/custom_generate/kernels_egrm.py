@@ -127,6 +127,7 @@ class fast_linear(TorchFunctionMode):
 def _fits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     return (
         type(x) is Tensor
+        and type(weight) in (Tensor, torch.nn.Parameter)  # quantised weights call themselves float32 too
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and weight.device.type == "cpu"

@@ -55,8 +55,8 @@ class Prefix:
 
     def select(self, index: Tensor) -> "Prefix":
         """A copy of some prompts, in the order of `index` [R'] int64."""
-        layers = tuple(PrefixLayer(layer.keys[index], layer.values[index]) for layer in self.layers)
-        return replace(self, layers=layers, valid=self.valid[index], hidden=self.hidden[index])
+        layers = tuple(PrefixLayer(_rows(layer.keys, index), _rows(layer.values, index)) for layer in self.layers)
+        return replace(self, layers=layers, valid=_rows(self.valid, index), hidden=_rows(self.hidden, index))
 
     def take(self, row: int) -> "Prefix":
         """A copy of one prompt without its padding, so that the rest of the batch can be freed."""
@@ -137,7 +137,7 @@ class SuffixLayer(DynamicLayer):
     def keep_prompts(self, index: Tensor) -> None:
         """Drop the branches of all other prompts."""
         if self.is_initialized:
-            self.keys, self.values = self.keys[index], self.values[index]
+            self.keys, self.values = _rows(self.keys, index), _rows(self.values, index)
 
     def get_seq_length(self) -> int:
         """Suffix tokens held."""
@@ -324,6 +324,10 @@ def _roll_right(states: Tensor, shift: Tensor) -> Tensor:
     size = states.shape[2]
     source = (torch.arange(size, device=states.device) - shift[:, None].to(states.device)) % size
     return states.gather(2, source[:, None, :, None].expand_as(states))
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor[index.to(tensor.device)]  # layers may live on several devices
 
 
 def _stack_left(tensors: Sequence[Tensor]) -> Tensor:

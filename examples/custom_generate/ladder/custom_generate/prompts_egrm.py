@@ -32,7 +32,7 @@ class CachedPrompts:
         """A copy of some rows, in the order of `index` [R'] int64, repeats allowed."""
         cache = copy.deepcopy(self.cache)
         cache.reorder_cache(index)  # pyright: ignore[reportArgumentType] (any int64 tensor)
-        return CachedPrompts(cache, self.attention_mask[index], self.hidden[index])
+        return CachedPrompts(cache, self.attention_mask[index], self.hidden[index.to(self.hidden.device)])
 
     def repeat(self, times: int) -> "CachedPrompts":
         """A copy with every row `times` times, adjacent."""

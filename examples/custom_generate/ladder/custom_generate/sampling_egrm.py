@@ -6,6 +6,7 @@ from transformers import LogitsProcessor
 
 
 TOP_CANDIDATES = 256  # a nucleus that reaches further is found without ranking
+SORTED_COLUMNS = 1024  # up to here sorting a row takes less time and memory than searching its bits
 LEAST_LOG_WEIGHT = -69.0  # relative to the most probable token, in nats
 RADIX_DIGITS = (
     (18, 1 << 12),
@@ -90,9 +91,14 @@ def _weights(logits: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def _nucleus_floor(weights: Tensor, top_ps: Tensor) -> Tensor:
-    # [N] float32, the least weight inside the nucleus: the smallest one with less than top-p of the mass above it. A
-    # radix search over the bits of the weights (non-negative floats order as their bits do), three digits, no sort.
+    # [N] float32, the least weight inside the nucleus: the smallest one with less than top-p of the mass above it.
     limit = torch.where(top_ps < 1, top_ps * weights.sum(-1, dtype=torch.float64), torch.inf)[:, None]
+    if weights.shape[-1] <= SORTED_COLUMNS:
+        ranked = weights.sort(-1, descending=True).values
+        above = ranked.double().cumsum(-1) - ranked
+        inside = ((above < limit) & (ranked > 0)).sum(-1, keepdim=True)
+        return ranked.gather(-1, inside.clamp_min(1) - 1)[:, 0]
+    # A radix search over the bits of the weights (non-negative floats order as their bits do), three digits, no sort.
     bits = weights.nan_to_num(1.0).view(torch.int32)
     mass = weights.double()
     above = torch.zeros_like(limit)
