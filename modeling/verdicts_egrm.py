@@ -314,17 +314,17 @@ def normalise_answer(text: str) -> str | None:
     Returns:
         The normalised answer, or None where nothing is left.
     """
-    text = unicodedata.normalize("NFC", text).replace("\u2212", "-")
+    # Word by word, and long ones in pieces: the time to order accents grows with the square of their number.
+    text = re.sub(r"\S{1,1024}", lambda match: unicodedata.normalize("NFC", match[0]), text).replace("\u2212", "-")
     text = re.sub(r"\\(?:boxed|text|textbf|mathbf|mathrm)\{", "{", text)
     text = re.sub(r"\\[()\[\],;!]|\\(?:left|right)\b|[$*_`]", "", text)
     text = re.sub(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", text)
     text = " ".join(text.split()).strip(f" {_QUOTES}").rstrip(" .;,:!").strip(f" {_QUOTES}").casefold()
-    while text.startswith("{") and text.endswith("}") and _closing_brace(text, 0) == len(text) - 1:
-        text = text[1:-1].strip().rstrip(" .")
-    number = re.fullmatch(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?", text)
+    text = _without_outer_braces(text)
+    number = re.fullmatch(r"([+-]?)([0-9]*)(?:\.([0-9]*))?", text)
     if number and re.search("[0-9]", text):
         fraction = (number[3] or "").rstrip("0")
-        digits = (number[2] or "0") + (f".{fraction}" if fraction else "")
+        digits = (number[2].lstrip("0") or "0") + (f".{fraction}" if fraction else "")
         return digits if number[1] != "-" or digits == "0" else f"-{digits}"
     return text or None
 
@@ -342,6 +342,25 @@ def _closing_brace(text: str, opening: int) -> int:
         if depth == 0:
             return index
     return len(text) - 1
+
+
+def _without_outer_braces(text: str) -> str:
+    """Text without the pairs of braces around all of it; one that nothing closes ends with the text."""
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for index, character in enumerate(text):
+        if character == "{":
+            opened.append(index)
+        elif character == "}" and opened:
+            closing[opened.pop()] = index
+    start, stop = 0, len(text)
+    while start < stop and text[start] == "{" and text[stop - 1] == "}" and closing.get(start, stop) >= stop - 1:
+        start, stop = start + 1, stop - 1
+        while start < stop and text[start] == " ":
+            start += 1
+        while start < stop and text[stop - 1] in " .":
+            stop -= 1
+    return text[start:stop]
 
 
 @dataclass(frozen=True)
