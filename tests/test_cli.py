@@ -229,11 +229,13 @@ def test_stdin_and_stdout_are_jsonl(checkpoint, monkeypatch, capfdbinary):
     assert [(row["record"], row["response"]) for row in rows] == [(number, str(number + 1)) for number in range(1, 8)]
 
 
-def test_a_binary_space_and_a_range_can_be_asked_for(checkpoint, tmp_path, answers):
+def test_a_binary_space_and_a_range_can_be_asked_for(checkpoint, tmp_path, answers, capsys):
     assert egrm("score", checkpoint, answers, "-o", tmp_path / "b.jsonl", "--space", "binary") == 0
     assert {row["verdict"] for row in read_jsonl(tmp_path / "b.jsonl")} <= {"correct", "incorrect"}
     assert egrm("score", checkpoint, answers, "-o", tmp_path / "p.jsonl", "--low", 1, "--high", 2) == 0
     assert {row["verdict"] for row in read_jsonl(tmp_path / "p.jsonl")} <= {"1", "2"}
+    assert egrm("score", checkpoint, answers, "--space", "binary", "--low", 1) == 1
+    assert "--low and --high belong to a pointwise space, got a binary one." in message(capsys)
 
 
 def test_compare_judges_both_orders_and_keeps_the_label(checkpoint, tmp_path):

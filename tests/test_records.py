@@ -264,6 +264,16 @@ def test_jsonl_output_spells_a_lone_surrogate_as_json_does(tmp_path):
     assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == OUT
 
 
+def test_a_full_disk_is_explained_and_the_journal_kept(tmp_path):
+    output = tmp_path / "out.jsonl"
+    begun(output, 1)
+    Path(f"{output}.tmp").symlink_to("/dev/full")
+    with Journal(str(output), RUN) as journal, pytest.raises(DataError, match="No space left on device"):
+        write_rows(journal.rows, str(output), TYPES)
+    with Journal(str(output), RUN) as journal:
+        assert journal.count == 1
+
+
 def test_an_output_that_fails_to_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "out.jsonl"
     path.write_text("old", "utf-8")
@@ -330,6 +340,20 @@ def test_a_run_with_other_options_is_refused_and_names_them(tmp_path):
         Journal(str(tmp_path / "out.jsonl"), RUN | {"judging": {"seed": 1}})
     with Journal(str(tmp_path / "out.jsonl"), RUN | {"judging": {"seed": 1}}, restart=True) as journal:
         assert journal.count == 0
+
+
+def test_a_run_that_judged_nothing_binds_nobody(tmp_path):
+    begun(tmp_path / "out.jsonl", 0)
+    with Journal(str(tmp_path / "out.jsonl"), RUN | {"judging": {"seed": 1}}) as journal:
+        journal.append(line(1))
+    with pytest.raises(DataError, match=r'judging was \{"seed": 1\}, is \{"seed": 0\}'):
+        Journal(str(tmp_path / "out.jsonl"), RUN)
+
+
+def test_a_command_that_fails_before_its_first_record_leaves_no_journal(tmp_path):
+    with pytest.raises(RuntimeError), Journal(str(tmp_path / "out.jsonl"), RUN):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("others", [(1, 3), (1,)])

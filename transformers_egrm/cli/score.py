@@ -10,6 +10,7 @@ from transformers_egrm.cli.judging import MODEL_HELP, SOURCE_HELP, load_judge, m
 from transformers_egrm.cli.options import RunOptions, with_judge_options, with_run_options
 from transformers_egrm.cli.running import Picked, run_job
 from transformers_egrm.data.fields import FieldMap
+from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
 EXAMPLES = (
@@ -54,7 +55,10 @@ def _rows(asked: dict[str, Any], judge: Any, records: Iterator[Picked]) -> Itera
     kind = asked["kind"] or (space["kind"] if space["kind"] in _KINDS else "pointwise")
     if kind != space["kind"]:
         space = {"kind": kind}
-    space |= {name: asked[name] for name in ("low", "high") if asked[name] is not None}
+    limits = {name: asked[name] for name in ("low", "high") if asked[name] is not None}
+    if limits and kind != "pointwise":
+        raise ConfigError(f"--low and --high belong to a pointwise space, got a {kind} one.", "Leave them out.")
+    space |= limits
     return (result.to_dict() for result in judge.stream(records, space=space))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from transformers_egrm.data.records import DataError, Record
-from transformers_egrm.data.writers import json_line
+from transformers_egrm.data.writers import cannot_write, json_line
 
 
 try:
@@ -28,6 +28,7 @@ except ImportError:  # Windows: two runs into one output are then not noticed
     fcntl = None  # ty: ignore
 
 _FORMAT = 1
+_HEADER_START = b'{"egrm_journal": '
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, exception: type[BaseException] | None, *details: object) -> None:
+        if exception is not None and self.count == 0:
+            self.path.unlink(missing_ok=True)  # nothing was judged: a mistake in the command leaves no trace
         self._file.close()
 
     def check(self, records: Iterator[Record]) -> None:
@@ -120,53 +123,57 @@ class Journal:
 
     def _recover(self, restart: bool) -> None:
         """Read what earlier sessions have done, and cut off a half-written end."""
-        found_header, end = False, 0
+        header, end = None, 0
         if not restart:
             for end, line in self._lines():  # noqa: B007 (the end of the last good line is used below)
-                if found_header and "row" in line:
+                if header is None:
+                    header = self._header_of(line)
+                elif "row" in line:
                     self.count, self.seconds = line["n"], line["t"]
                     self.digest = _chained(self.digest, line["d"])
-                elif found_header:
-                    self.receipt = line["receipt"]
                 else:
-                    self._refuse_other_run(line)
-                    found_header = True
+                    self.receipt = line["receipt"]
+        if header is None and not restart:
+            self._refuse_foreign_file()
+        if header is not None and header != self._header():
+            if self.count or self.receipt is not None:
+                raise self._other_run(header["run"])
+            header, end = None, 0
         if self.receipt is not None:
             output_bytes = self.output.stat().st_size if self.output.exists() else None
             if output_bytes is None:
-                self.receipt, found_header, end = None, False, 0
+                self.receipt, header, end = None, None, 0
             elif output_bytes != self.receipt["output_bytes"]:
                 raise DataError(f"{self.output} was changed since the run that wrote it.", _START_OVER)
             else:
                 self.count, self.digest = self.receipt["records"], self.receipt["digest"]
                 self.seconds = self.receipt["seconds"]
                 return
-        elif not found_header and not restart:
-            self._refuse_foreign_files()
+        elif header is None and not restart and self.output.exists():
+            raise DataError(f"{self.output} exists, and no run of this command wrote it.", _START_OVER)
         self._file.truncate(end)
-        if not found_header:
+        if header is None:
             self._write(self._header())
 
-    def _refuse_other_run(self, header: Mapping[str, Any]) -> None:
-        if header.get("egrm_journal") != _FORMAT:
+    def _header_of(self, line: dict[str, Any]) -> dict[str, Any]:
+        if line.get("egrm_journal") != _FORMAT:
             raise DataError(f"{self.path} must be a journal of format {_FORMAT}, got another file.", _START_OVER)
-        before = header["run"]
+        return line
+
+    def _other_run(self, before: Mapping[str, Any]) -> DataError:
         changed = [
             f"{key} was {_short(before.get(key))}, is {_short(self._run.get(key))}"
             for key in sorted({*before, *self._run})
             if before.get(key) != self._run.get(key)
         ]
-        if changed:
-            raise DataError(f"{self.output} was begun by another run: {'; '.join(changed)}.",
-                            f"Repeat the earlier command to go on with it. {_START_OVER}")  # fmt: skip
+        return DataError(f"{self.output} was begun by another run: {'; '.join(changed)}.",
+                         f"Repeat the earlier command to go on with it. {_START_OVER}")  # fmt: skip
 
-    def _refuse_foreign_files(self) -> None:
+    def _refuse_foreign_file(self) -> None:
         # A run killed in its first moment leaves the beginning of a header; anything else is not ours to overwrite.
-        header = json_line(self._header())
-        if not header.startswith(self.path.read_bytes()[: len(header)]):
+        start = self.path.read_bytes()[: len(_HEADER_START)]
+        if not _HEADER_START.startswith(start):
             raise DataError(f"{self.path} must be a journal of this command, got another file.", _START_OVER)
-        if self.output.exists():
-            raise DataError(f"{self.output} exists, and no run of this command wrote it.", _START_OVER)
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The whole lines and the byte offset behind each; ends at the first that is damaged or out of sequence."""
@@ -193,8 +200,11 @@ class Journal:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         data = json_line(line)
-        while data:  # a regular file takes the whole line at once, unless the disk is full
-            data = data[os.write(self._file.fileno(), data) :]
+        try:
+            while data:  # a regular file takes the whole line at once, unless the disk is full
+                data = data[os.write(self._file.fileno(), data) :]
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
 
     def _locked_file(self) -> Any:
         while True:

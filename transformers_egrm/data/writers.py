@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin
 import pyarrow
 import pyarrow.parquet
 
-from transformers_egrm.data.records import format_of
+from transformers_egrm.data.records import DataError, format_of
 
 
 OUTPUT_EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -36,12 +36,23 @@ def write_rows(rows: Rows, output: str, types: Mapping[str, Any]) -> None:
         rows: Opens the rows.
         output: Path of the output; the extension chooses the format.
         types: Python type of columns known beforehand; the others' are found in the rows.
+
+    Raises:
+        DataError: The file cannot be written.
     """
-    partial = f"{output}.tmp"
-    {"jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet}[format_of(output, OUTPUT_EXTENSIONS)](
-        rows, Path(partial), types
-    )
-    os.replace(partial, output)
+    partial = Path(f"{output}.tmp")
+    write = {"jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet}
+    try:
+        write[format_of(output, OUTPUT_EXTENSIONS)](rows, partial, types)
+        os.replace(partial, output)
+    except OSError as error:
+        raise cannot_write(output, error) from error
+
+
+def cannot_write(path: str | Path, error: OSError) -> DataError:
+    """The error of a file that cannot be written."""
+    return DataError(f"{path} must be writable, but: {error.strerror or error}.",
+                     "Make room or name another -o; the same command goes on where this one stopped.")  # fmt: skip
 
 
 def _write_jsonl(rows: Rows, path: Path, types: Mapping[str, Any]) -> None:
@@ -123,4 +134,4 @@ def _fitting(value: Any, arrow_type: pyarrow.DataType) -> Any:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-__all__ = ["OUTPUT_EXTENSIONS", "json_line", "write_rows"]
+__all__ = ["OUTPUT_EXTENSIONS", "cannot_write", "json_line", "write_rows"]
