@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from engine_fixtures import (
     SEED,
     SHORT_SUFFIX,
@@ -383,11 +384,14 @@ def test_equal_candidates_and_candidates_that_are_all_question_are_judged():
     apart = judge.probe(inputs, consensus="exact").output
     together = judge.probe(grouped(inputs, [15, 15, 15], [0, 0, 0]), consensus="exact").output
     torch.testing.assert_close(apart.verdict_probs, together.verdict_probs, atol=1e-5, rtol=0)
-    prompts = start_prompts(
-        judge.backbone, inputs.input_ids, inputs.attention_mask, (), in_place=True,
-        groups=Groups(torch.tensor([15, 15, 15]), torch.tensor([0, 0, 0])),
-    )  # fmt: skip
-    torch.testing.assert_close(prompts.body(0).hidden, prompts.body(1).hidden, atol=NOISE, rtol=0)
+    groups = Groups(torch.tensor([15, 15, 15]), torch.tensor([0, 0, 0]))
+    for suffix in ((), SHORT_SUFFIX):
+        apart, together = (
+            start_prompts(judge.backbone, inputs.input_ids, inputs.attention_mask, suffix, in_place=True, groups=each)
+            for each in (None, groups)
+        )
+        for row in range(3):
+            torch.testing.assert_close(together.body(row).hidden, apart.body(row).hidden, atol=NOISE, rtol=0)
 
 
 # -- other architectures --------------------------------------------------------------------------------------------------
@@ -462,6 +466,20 @@ def test_layers_that_take_no_shared_prefix_are_expanded():
     inputs = tiny_inputs(tiny_task(), some_prompts(LENGTHS))
     assert "RuntimeError" in str(star_refusal(Backbone(generator)))
     assert check_against_hand(generator, ("expand",), inputs, max_tokens=4) == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_offloaded_weights_are_fetched_for_every_decoder(family):
+    inputs = tiny_inputs(tiny_task(), some_prompts(LENGTHS))
+    expected = sample_branches(Backbone(tiny_generator(family)), inputs, "star").tokens
+    generator = tiny_generator(family)
+    cpu_offload(generator, execution_device=torch.device("cpu"))
+    backbone = Backbone(generator)
+    assert generator.get_input_embeddings().weight.device.type == "meta"
+    assert backbone.device.type == "cpu"
+    for decoder in ("star", "expand"):
+        assert torch.equal(sample_branches(backbone, inputs, decoder).tokens, expected)
+    assert TinyJudge(generator).probe(inputs, probe_vocabulary="verdict").output.statuses.tolist() == [0, 0, 0]
 
 
 def test_something_behind_the_head_that_is_not_known_is_refused():

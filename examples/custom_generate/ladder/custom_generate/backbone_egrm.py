@@ -72,8 +72,8 @@ class Backbone:
     def device(self) -> torch.device:
         """Where token ids must go: the embedding's device, or where its offloaded weights are brought to."""
         embedding: Any = self.generator.get_input_embeddings()
-        hook = getattr(embedding, "_hf_hook", None)
-        return torch.device(getattr(hook, "execution_device", None) or embedding.weight.device)
+        target = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+        return embedding.weight.device if target is None else torch.device(target)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
