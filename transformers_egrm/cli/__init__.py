@@ -35,8 +35,9 @@ for _command, _examples in (
     (rank, rank_examples),
     (card, card_examples),
 ):
-    # A blank line is what keeps two lines of an epilog apart.
-    app.command(epilog="\n\n".join(("Examples:", *_examples)))(_command)
+    # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
+    _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))
+    app.command(help=_help, epilog="\n\n".join(("Examples:", *_examples)))(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

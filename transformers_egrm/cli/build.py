@@ -22,7 +22,7 @@ EXAMPLES = (
 )
 
 
-@with_judge_options(skip=CALL_ONLY_OPTIONS)
+@with_judge_options(skip=CALL_ONLY_OPTIONS, panel="How the checkpoint judges unless a call says otherwise")
 def build(
     generator: Annotated[
         str, typer.Argument(metavar="GENERATOR", help="Causal language model: a folder, a .gguf file or a Hub id.")

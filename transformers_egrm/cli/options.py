@@ -75,14 +75,17 @@ def with_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _extended(command, "run", parameters, pack)
 
 
-def with_judge_options(skip: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_judge_options(
+    skip: Collection[str] = (), panel: str = "Judging (default: the checkpoint's own setting)"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the fields of `JudgeOptions` as options; it receives those used as the dict `judging`.
 
     Args:
         skip: Fields to leave out.
+        panel: Heading of the options in the help text.
     """
     parameters = [
-        _parameter(option, JudgeOptions, "Judging (default: the checkpoint's own setting)", optional=True)
+        _parameter(option, JudgeOptions, panel, optional=True)
         for option in fields(JudgeOptions)
         if option.name not in skip
     ]
