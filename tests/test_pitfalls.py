@@ -86,10 +86,12 @@ def test_the_padding_side_changes_no_score(model, side):
         for padded in (rows, [torch.ones_like(row) for row in rows])
     )
     alone = torch.cat([model(row[None]).logits for row in rows])
-    assert torch.equal(model(ids, mask).logits, alone)
+    assert torch.equal(model(ids, mask, decoder="star").logits, alone)
 
 
-@pytest.mark.parametrize("options", [{}, {"consensus": "exact", "reward": "expected"}], ids=["sampled", "exact"])
+@pytest.mark.parametrize("options", [
+    {"decoder": "star"}, {"decoder": "expand"}, {"consensus": "exact", "reward": "expected"},
+], ids=["star", "expand", "exact"])  # fmt: skip
 @pytest.mark.parametrize("rows", [[0], [2, 1, 0], [1, 1, 2]], ids=["alone", "another order", "other neighbours"])
 def test_batch_size_order_and_neighbours_change_no_score(model, rows, options):
     all_together = model.judge(model.processor(RECORDS), **options)
@@ -116,7 +118,7 @@ def test_a_pad_token_that_equals_the_eos_token_hides_no_last_token(model):
     inputs = twin.processor(RECORDS)
     assert (inputs.input_ids[inputs.attention_mask == 0] == EOS).all()
     assert (inputs.input_ids[inputs.attention_mask == 1] == EOS).any(), "turns end with it: it is not padding there"
-    options = {"consensus": "exact", "reward": "expected"}
+    options = {"consensus": "exact", "reward": "expected", "decoder": "star"}
     theirs = model.judge(model.processor(RECORDS), **options).rewards
     torch.testing.assert_close(twin.judge(inputs, **options).rewards, theirs, atol=1e-5, rtol=0)
 
@@ -134,7 +136,9 @@ def test_the_scorer_stays_in_float32_and_does_not_drift_with_its_batch(model):
 
 @pytest.mark.parametrize("chat_template", [True, False])
 def test_a_bos_of_template_and_tokenizer_is_not_doubled(chat_template):
-    tokenizer = tiny_tokenizer(chat_template)
+    tokenizer = deepcopy(tiny_tokenizer(chat_template))
+    encode = tokenizer._encode_plus  # some tokenizers add a BOS whatever they are told
+    tokenizer._encode_plus = lambda *args, **kwargs: encode(*args, **kwargs | {"add_special_tokens": True})
     assert tokenizer(f"{tokenizer.bos_token}x").input_ids[:2] == [tokenizer.bos_token_id] * 2, "the naive way"
     processor = EGRMProcessor(tokenizer)
     for record, space in ((RECORDS[0], POINTWISE), (PAIR, PAIRWISE)):
@@ -175,10 +179,11 @@ def test_a_reward_has_a_stated_scale_and_the_distribution_behind_it_is_there(mod
     assert "Rewards lie in [0, 10], as judged, not calibrated" in (tmp_path / "README.md").read_text()
 
 
-def test_a_prefix_that_was_used_once_is_not_changed_by_its_use(model):
-    inputs = model.processor(RECORDS)
-    items = model.probe(inputs, path="long").long_items()
-    first, second = (model.deliberate(items, path="long", return_texts=True) for _ in range(2))
+@pytest.mark.parametrize("decoder", ["star", "expand"])
+def test_a_prefix_that_was_used_once_is_not_changed_by_its_use(model, decoder):
+    options = {"path": "long", "decoder": decoder}
+    items = model.probe(model.processor(RECORDS), **options).long_items()
+    first, second = (model.deliberate(items, return_texts=True, **options) for _ in range(2))
     assert second.rationales == first.rationales
     assert torch.equal(second.new_tokens, first.new_tokens)
 
