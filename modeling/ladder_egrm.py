@@ -366,11 +366,11 @@ def run_expanded(backbone: Backbone, cache: Cache, attention_mask: Tensor, sampl
         return input_ids
 
     first = sampler.current[:, None]
-    generator: Any = backbone.generator
+    # The mixin's own: a repository with a `custom_generate` folder puts another one in its place.
+    generate: Any = GenerationMixin.generate  # pyright: ignore[reportAttributeAccessIssue] (it wants an instance)
     with backbone.plain_generation():
-        # The mixin's own: a repository with a `custom_generate` folder puts another one in its place.
-        GenerationMixin.generate(
-            generator, first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
+        generate(
+            backbone.generator, first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
             max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
         )  # fmt: skip
 
