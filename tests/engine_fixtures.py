@@ -291,3 +291,21 @@ def talkative_generator(leanings: Mapping[str, float], seed: int = 0):
         head.bias.data[token] = strength
     generator.lm_head = head
     return generator.eval()
+
+
+class ScriptedStepper:
+    """A model that always says what it is told to: row by row, a list of tokens."""
+
+    can_drop = False
+
+    def __init__(self, script: Sequence[Sequence[int]], vocab_size: int = 50) -> None:
+        self.script, self.vocab_size, self.steps = script, vocab_size, 0
+
+    def logits(self, step: int) -> Tensor:
+        tokens = torch.tensor([row[step] for row in self.script])
+        return torch.nn.functional.one_hot(tokens, self.vocab_size).float() * 100
+
+    def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert tokens.tolist() == [row[self.steps] for row in self.script]  # fed what was drawn
+        self.steps += 1
+        return self.logits(self.steps), torch.full((len(self.script), 1), float(self.steps))

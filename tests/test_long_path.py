@@ -11,6 +11,7 @@ from engine_fixtures import (
     LONG_SUFFIX,
     SHORT_SUFFIX,
     RecordingSampler,
+    ScriptedStepper,
     TinyJudge,
     branches_by_hand,
     counted_tokens,
@@ -27,7 +28,7 @@ from transformers_egrm.modeling import chains_egrm, ladder_egrm, probes_egrm
 from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.chains_egrm import CHAIN_OFFSET, Candidate, choose, join_outputs
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.ladder_egrm import StarStepper
+from transformers_egrm.modeling.ladder_egrm import BranchSampler, StarStepper
 from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
 from transformers_egrm.modeling.prefill_egrm import Prefix
 from transformers_egrm.modeling.probes_egrm import ORDER_STRIDE, LongItems, branches_of
@@ -321,6 +322,42 @@ def test_an_item_that_misses_its_deadline_among_the_probes_is_a_timeout(clock):
     assert bool(stage.output.rewards.isnan().all())
     assert len(stage.long_items()) == 0
     assert int(stage.output.new_tokens.max()) <= 3 * 5
+
+
+def scripted_sampler(rows: int, max_tokens: int, **options) -> BranchSampler:
+    branches = branches_of(torch.arange(rows), torch.zeros(rows, dtype=torch.int64), (0.0,), (0.95,), 0)
+    return BranchSampler(branches, OpenVocabulary((EOS,)), max_tokens, **options)
+
+
+def test_a_row_that_ended_in_time_is_not_late(clock):
+    clock.per_look = 1.0
+    stepper = ScriptedStepper([[5, EOS, EOS, EOS, EOS, EOS], [5, 6, 7, 8, 9, 10]])
+    sampler = scripted_sampler(2, 6, deadlines=[103.5, 103.5])  # the fourth look, behind the fourth token, is late
+    sampler.draw(stepper.logits(0))
+    sampler.run(stepper)
+    assert sampler.tokens.tolist() == [[5, EOS, 0, 0, 0, 0], [5, 6, 7, 8, 0, 0]]
+    assert sampler.ended.tolist() == [True, False]
+    assert sampler.late.tolist() == [False, True]
+
+
+def test_a_row_is_cut_by_its_budget_and_never_fed_its_last_token():
+    stepper = ScriptedStepper([[5, 6, 7, 8], [5, EOS, EOS, EOS]])
+    sampler = scripted_sampler(2, 3)
+    sampler.draw(stepper.logits(0))
+    sampler.run(stepper)
+    assert sampler.tokens.tolist() == [[5, 6, 7], [5, EOS, 0]]
+    assert sampler.ended.tolist() == [False, True]
+    assert stepper.steps == 2
+
+
+def test_states_follow_the_last_token_of_each_row():
+    stepper = ScriptedStepper([[5, 6, 7, 8], [5, EOS, EOS, EOS]])
+    sampler = scripted_sampler(2, 3, want_states=True)
+    sampler.draw(stepper.logits(0))
+    sampler.run(stepper)
+    assert sampler.states is not None
+    assert sampler.states.tolist() == [[3.0], [2.0]]  # the third token was fed for its state alone
+    assert stepper.steps == 3
 
 
 def test_a_probe_that_comes_too_late_does_not_matter_once_the_others_have_decided(clock):
