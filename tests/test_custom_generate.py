@@ -84,6 +84,10 @@ def test_a_prompt_draws_the_same_branches_alone_and_in_a_batch():
         ({"temperatures": []}, "one top-p per temperature"),
         ({"top_ps": [0.9]}, "one top-p per temperature"),
         ({"num_beams": 4}, "num_beams"),
+        ({"temperatures": [-1.0]}, "at least 0"),
+        ({"temperatures": [float("nan")]}, "at least 0"),
+        ({"top_ps": 0.0}, "in \\(0, 1]"),
+        ({"max_new_tokens": 0}, "at least one token"),
     ],
 )
 def test_what_has_no_meaning_here_is_refused(arguments, message):

@@ -75,8 +75,15 @@ def generate(
     top_ps = [float(top_ps)] * len(temperatures) if isinstance(top_ps, int | float) else list(top_ps)
     if not temperatures or len(top_ps) != len(temperatures):
         raise ConfigError(f"A ladder has one top-p per temperature, got {list(temperatures)} and {top_ps}.")
+    if not all(t >= 0 for t in temperatures) or not all(0 < p <= 1 for p in top_ps):
+        raise ConfigError(
+            f"Temperatures are at least 0 and top-ps in (0, 1], got {list(temperatures)} and {top_ps}.",
+            "Temperature 0 is greedy, top-p 1 keeps every token.",
+        )
     config = generation_config or model.generation_config
-    budget = max_new_tokens or config.max_new_tokens or 20
+    budget = max_new_tokens if max_new_tokens is not None else config.max_new_tokens or 20
+    if budget < 1:
+        raise ConfigError(f"A branch needs a budget of at least one token, got max_new_tokens={budget}.")
     ends = eos_token_id if eos_token_id is not None else config.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else [int(end) for end in ends]
     pad = pad_token_id if pad_token_id is not None else config.pad_token_id
