@@ -19,6 +19,7 @@ from engine_fixtures import (
     noise_explains,
     sample_branches,
     some_prompts,
+    talkative_generator,
     tiny_inputs,
     tiny_task,
 )
@@ -146,6 +147,22 @@ def test_the_exact_distribution_is_the_same_from_both_decoders_and_by_hand(famil
                 nodes.append(generator(input_ids=torch.tensor([[*prompt, *SHORT_SUFFIX, *path]])).logits[0, -1])
         by_hand = trie.verdict_probs(torch.stack(nodes)[None][:, :, trie.columns], *ladder).mean(1)[0]
         torch.testing.assert_close(star.verdict_probs[row], by_hand.float(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"probe_vocabulary": "verdict"}, {"consensus": "exact"}, {}])
+def test_verdicts_of_a_prompt_that_shows_its_candidates_reversed_are_mapped_back(options):
+    judge = TinyJudge(talkative_generator({"A": 8.0, "B": 8.0, "\n": 7.0}))
+    inputs = tiny_inputs(tiny_task(VerdictSpace.pairwise(allow_tie=True)), some_prompts(LENGTHS))
+    plain = judge.probe(inputs, **options).output
+    swapped = judge.probe(replace(inputs, swapped=torch.tensor([False, True, True])), **options).output
+    mapped = torch.tensor([[0, 1, 2], [1, 0, 2], [1, 0, 2]])  # A and B change places, a tie stays
+    if "consensus" in options:
+        torch.testing.assert_close(swapped.verdict_probs, plain.verdict_probs.gather(1, mapped))
+        return
+    parsed = plain.probe_parsed
+    assert bool(parsed[1:].any())
+    assert torch.equal(swapped.probe_parsed, parsed)
+    assert torch.equal(swapped.probe_verdicts[parsed], mapped.gather(1, plain.probe_verdicts)[parsed])
 
 
 # -- what noise explains, and what it does not ---------------------------------------------------------------------------

@@ -108,6 +108,20 @@ def test_both_orders_of_a_pair_think_and_their_verdicts_are_mapped_back():
     assert bool((output.statuses == Status.OK).any())
 
 
+def test_a_chain_about_candidates_shown_reversed_is_mapped_back():
+    judge = TinyJudge(talkative_generator({"A": 8.0, "B": 8.0, "\n": 6.0, "": 8.0}))
+    inputs = tiny_inputs(tiny_task(VerdictSpace.pairwise()), some_prompts(LENGTHS))
+    plain, swapped = (
+        judge.judge(replace(inputs, swapped=torch.full((3,), each)), path="long", **LONG | {"num_chains": 1})
+        for each in (False, True)
+    )
+    stated = plain.statuses == Status.OK
+    assert bool(stated.any())
+    assert swapped.statuses.tolist() == plain.statuses.tolist()
+    assert swapped.verdicts[stated].tolist() == (1 - plain.verdicts[stated]).tolist()
+    assert swapped.rewards[stated].tolist() == (1 - plain.rewards[stated]).tolist()
+
+
 def test_an_odd_number_of_chains_is_rounded_up_to_both_orders():
     judge = TinyJudge(tiny_generator())
     inputs = tiny_inputs(tiny_task(VerdictSpace.pairwise()), some_prompts([9, 8]), orders=2)
@@ -142,9 +156,21 @@ def test_thinking_twice_about_the_same_items_gives_the_same():
     judge = TinyJudge(talkative_generator({"A": 7.0, "B": 7.0, "\n": 6.0, "": 5.0}))
     inputs = tiny_inputs(tiny_task(VerdictSpace.free()), some_prompts(LENGTHS))
     items = judge.probe(inputs, **LONG).long_items()
+    before = [dict(item.answers) for item in items]
     first, second = (judge.deliberate(items, return_texts=True, **LONG) for _ in range(2))
+    assert [item.answers for item in items] == before
     assert first.verdict_texts == second.verdict_texts
     assert first.rationales == second.rationales
+
+
+def test_free_answers_of_probes_that_are_no_candidates_are_forgotten():
+    # Else their ids, and with them the fall of ties, would depend on how many probes an early stop let end.
+    judge = TinyJudge(talkative_generator({"A": 7.0, "B": 7.0, "\n": 6.0, "": 5.0}))
+    inputs = tiny_inputs(tiny_task(VerdictSpace.free()), some_prompts(LENGTHS))
+    known = {reuse: [item.answers for item in judge.probe(inputs, reuse_probes=reuse, **LONG).long_items()]
+             for reuse in (True, False)}  # fmt: skip
+    assert any(known[True])
+    assert not any(known[False])
 
 
 def test_items_of_different_tasks_may_share_a_pool():
@@ -381,6 +407,10 @@ def test_a_probe_that_comes_too_late_does_not_matter_once_the_others_have_decide
             elif output.statuses[item] == Status.TIMEOUT:
                 assert bool(output.rewards[item].isnan())
     assert any(late.values())  # somebody was decided although a probe had not come
+    # With a tolerance the last probe may move the verdict, so that everybody has to come.
+    for looks in range(1, 9):
+        output = judge.probe(inputs, timeout_s=looks - 0.5, vote_tolerance=1, **options).output
+        assert not bool((output.consensus_is_bound & (output.statuses == Status.OK)).any())
 
 
 def test_a_chain_that_misses_the_deadline_makes_its_item_a_timeout_and_no_other(clock):
@@ -506,18 +536,19 @@ def test_a_free_answer_the_budget_may_have_cut_is_not_read(text, complete, answe
 
 @pytest.mark.parametrize("decoder", ["star", "expand"])
 def test_a_state_scorer_reads_the_hidden_state_behind_each_candidates_last_token(decoder):
-    generator = talkative_generator({"7": 8.0, "\n": 7.0, "": 7.0})
+    generator = talkative_generator({"7": 8.0, "8": 8.0, "\n": 7.0, "": 7.5})
     judge = TinyJudge(generator, wants_states=True)
     prompts = some_prompts(LENGTHS)
     inputs = tiny_inputs(tiny_task(), prompts)
-    options = LONG | {"selection": "scorer", "decoder": decoder}
+    ladder = (0.6, 0.8, 1.0, 1.2, 1.4)
+    options = LONG | {"selection": "scorer", "decoder": decoder, "temperatures": ladder, "top_ps": (0.95,) * 5}
     stage = judge.probe(inputs, **options)
-    probes = sample_like(judge, inputs, SHORT_SUFFIX, (0.6, 1.0), 0, 8, tiny_task().probe_stop_ids)
+    probes = sample_like(judge, inputs, SHORT_SUFFIX, ladder, 0, 8, tiny_task().probe_stop_ids)
     chains = sample_like(judge, inputs, LONG_SUFFIX, (0.8,) * 3, CHAIN_OFFSET, 10, ())
     judge.deliberate(stage.long_items(), **options)
     expected = []
     for item in stage.long_index:
-        own = [(SHORT_SUFFIX, probes[item][m]) for m in range(2) if bool(stage.output.probe_parsed[item, m])]
+        own = [(SHORT_SUFFIX, probes[item][m]) for m in range(5) if bool(stage.output.probe_parsed[item, m])]
         own += [
             (LONG_SUFFIX, tokens) for tokens in chains[item]
             if verdict_of(tiny_task(), tiny_tokenizer().decode(tokens), True, tokens[-1] == EOS) is not None
@@ -530,6 +561,7 @@ def test_a_state_scorer_reads_the_hidden_state_behind_each_candidates_last_token
         if states:
             expected.append(torch.stack(states))
     assert len(judge.states) == len(expected) > 0
+    assert any(len(item.probe_texts) > 1 for item in stage.long_items())
     for ours, by_hand in zip(judge.states, expected, strict=True):
         torch.testing.assert_close(ours, by_hand, atol=1e-4, rtol=0)
 

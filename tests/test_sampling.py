@@ -143,6 +143,25 @@ def test_the_nucleus_is_found_to_the_last_bit(sorted_columns, logits, steps, top
             assert (prob > 0) == (above < top_p * total)
 
 
+def test_a_number_on_a_boundary_belongs_to_the_token_behind_it():
+    assert draw(row(0.0, 0.0), f64(1.0), f64(1.0), f64(0.5)).tolist() == [1]
+    assert draw(row(0.0, 0.0), f64(1.0), f64(1.0), f64(0.5 - 2**-40)).tolist() == [0]
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.5, 0.62, 0.8, 0.9, 0.96])
+def test_the_top_candidates_hold_the_whole_nucleus_and_nothing_else(monkeypatch, top_p):
+    # Twelve tokens of 0.35, 0.2, 0.12, ... in no order; four are ranked first.
+    logits = torch.tensor([-2.7, 0.0, -1.6, -4.0, -0.56, -5.0, -1.07, -6.0, -3.2, -2.2, -7.0, -3.6])[None]
+    count = 200
+    uniform = torch.linspace(0.0025, 0.9975, count, dtype=torch.float64)
+    whole = draw(logits, f64(1.0).expand(count), f64(top_p).expand(count), uniform)
+    monkeypatch.setattr(sampling_egrm, "TOP_CANDIDATES", 4)
+    drawn = draw(logits, f64(1.0).expand(count), f64(top_p).expand(count), uniform)
+    probs = warped_probs(logits, f64(1.0), f64(top_p))[0]
+    assert drawn.tolist() == whole.tolist() == [invert(probs, number) for number in uniform.tolist()]
+    assert set(drawn.tolist()) == set(probs.nonzero()[:, 0].tolist())
+
+
 def test_a_token_out_of_all_proportion_is_never_drawn():
     logits = row(-70.0, 0.0, -68.0)
     probs = warped_probs(logits, f64(1.0), f64(1.0))[0]
