@@ -152,15 +152,26 @@ def test_items_pooled_from_several_batches_are_judged_as_alone(decoder):
         torch.testing.assert_close(alone.chain_scores, scores, atol=1e-5, rtol=0, equal_nan=True)
 
 
-def test_thinking_twice_about_the_same_items_gives_the_same():
-    judge = TinyJudge(talkative_generator({"A": 7.0, "B": 7.0, "\n": 6.0, "": 5.0}))
-    inputs = tiny_inputs(tiny_task(VerdictSpace.free()), some_prompts(LENGTHS))
-    items = judge.probe(inputs, **LONG).long_items()
+def test_free_answers_of_chains_are_compared_with_the_reference():
+    judge = TinyJudge(talkative_generator({" answer": 8.0, ":": 8.0, "A": 7.0, "B": 7.0, "\n": 7.0, "": 5.0}))
+    task, prompts = tiny_task(VerdictSpace.free()), some_prompts([20, 7, 13, 9, 5, 16])
+    inputs = replace(tiny_inputs(task, prompts), references=("A",) * 6)
+    options = LONG | {"max_chain_tokens": 16, "num_chains": 5}
+    items = judge.probe(inputs, **options).long_items()
     before = [dict(item.answers) for item in items]
-    first, second = (judge.deliberate(items, return_texts=True, **LONG) for _ in range(2))
+    output = judge.deliberate(items, return_texts=True, **options)
+    stated = [i for i, text in enumerate(output.rationales) if text is not None and task.parse_free(text, True)]
+    assert len(stated) >= 2
+    for index in stated:
+        assert output.verdict_texts[index] == task.parse_free(output.rationales[index], True)
+        assert float(output.rewards[index]) == float(output.verdict_texts[index] == "a")
+    # Thinking again about the same items starts from the same answers.
     assert [item.answers for item in items] == before
-    assert first.verdict_texts == second.verdict_texts
-    assert first.rationales == second.rationales
+    again = judge.deliberate(items, return_texts=True, **options)
+    assert again.verdict_texts == output.verdict_texts
+    assert again.rationales == output.rationales
+    without = judge.judge(replace(inputs, references=None), **options)
+    assert bool(without.rewards.isnan().all())  # an answer alone is worth nothing
 
 
 def test_free_answers_of_probes_that_are_no_candidates_are_forgotten():
