@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .configuration_egrm import JudgeOptions
+from .errors_egrm import ConfigError
 from .ladder_egrm import BranchSampler
 from .outputs_egrm import EGRMOutput, Status
 from .prefill_egrm import Prefix
@@ -67,13 +68,27 @@ def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_tex
 
     Returns:
         One row per item, in order, with the costs of its short stage included; no fields without items.
+
+    Raises:
+        ConfigError: The items were prepared for another way to choose.
     """
     if not items:
         return EGRMOutput()
+    if options.selection == "scorer" and not all(_is_ready_for_scorer(model, item) for item in items):
+        raise ConfigError(
+            "selection='scorer' was asked of the long path, but not of the short path that prepared these items.",
+            "Pass the same options to `probe` and `deliberate`.",
+        )
     thoughts: list[_Thought] = []
     for batch in _batches(items, options):
         thoughts += _think(model, batch, options)
     return _merge(items, thoughts, return_texts)
+
+
+def _is_ready_for_scorer(model: Judge, item: LongItem) -> bool:
+    if model.wants_states:
+        return not item.probe_texts or item.probe_states is not None
+    return bool(item.prompt_texts)
 
 
 def _batches(items: LongItems, options: JudgeOptions) -> list[LongItems]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
+from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.outputs_egrm import Route, Status
 
@@ -74,3 +75,9 @@ def test_the_module_form_and_the_processor_agree_on_every_reward(model):
     for options in ({}, {"selection": "scorer"}, {"path": "long", "selection": "scorer"}):
         judged = model.judge(model.processor(RECORDS), **options)
         assert torch.equal(model(**batch, **options).logits[:, 0].nan_to_num(-1), judged.rewards.nan_to_num(-1))
+
+
+def test_options_that_differ_between_the_two_paths_are_refused_with_the_remedy(model):
+    items = model.probe(model.processor(RECORDS), path="long").long_items()
+    with pytest.raises(ConfigError, match="same options to `probe` and `deliberate`"):
+        model.deliberate(items, path="long", selection="scorer")
