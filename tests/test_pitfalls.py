@@ -359,7 +359,9 @@ from transformers import AutoModel, pipeline
 
 model = AutoModel.from_pretrained(given["folder"], trust_remote_code=True, disable_mmap=True)
 model.save_pretrained("again")
-judge = pipeline("reward-scoring", model="again", trust_remote_code=True, device="cpu")
+judge = pipeline(
+    "reward-scoring", model="again", trust_remote_code=True, device="cpu", model_kwargs={"disable_mmap": True},
+)
 print(json.dumps({
     "values": measure(model, given["records"]), "again": measure(judge.model, given["records"]),
     "head": model.scorer.score_head.weight.flatten().tolist(), "statuses": [r["status"] for r in judge(given["records"])],
@@ -408,8 +410,7 @@ def test_a_resaved_checkpoint_has_every_source_file_and_works(elsewhere):
     found, again = elsewhere
     assert {path.name for path in again.glob("*.py")} == SOURCES
     assert found["statuses"] == ["ok"] * len(RECORDS)
-    for name, values in found["values"].items():
-        assert found["again"][name] == pytest.approx(values, abs=1e-5), name
+    assert found["again"] == found["values"]
 
 
 def test_relative_imports_are_all_there_and_work_offline(saved, elsewhere):
