@@ -1,0 +1,203 @@
+"""A judging world with ground truth: questions, responses to them, and how good each response is.
+
+A question asks for one to four tasks of one domain. A response answers them in one of three styles and may be wrong in
+some of them, wordy, or badly put. The truth counts: ten times the share of right parts, rounded, and three less where
+all is right but badly put. The worked chain does every task itself, compares, counts, and so arrives at the truth.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from transformers_egrm.data.synthetic.tasks import DOMAINS, Task
+from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+SPLITS = {"train": range(80), "calibration": range(80, 90), "test": range(90, 100)}
+STYLES = ("concise", "detailed", "markdown")
+KINDS = ("right", "subtly_wrong", "verbosely_wrong", "badly_presented")
+LEVELS = {1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3, (1, 2)), 5: (4, (2, 3))}
+"""Difficulty -> (parts, least and most steps of each part)."""
+MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
+"""Share of each difficulty, where none is given."""
+BADLY_PUT = 3  # points that a right response loses when it is badly put
+SLOPPY = ("uh dunno maybe {}", "{} whatever lol", "{} !!! easy !!!", "hmm {} or so who cares")
+WORDY = (
+    "I checked this twice and I am sure. ", "This is a well known kind of question. ",
+    "Let me explain it in great detail. ", "Every expert would agree with me here. ",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One response to judge, with the truth about it."""
+
+    question_id: str
+    """The same for every response to a question, different for different ones."""
+    domain: str
+    """Key of `DOMAINS`."""
+    difficulty: int
+    """Key of `LEVELS`."""
+    style: str
+    """One of `STYLES`."""
+    kind: str
+    """One of `KINDS`."""
+    prompt: str
+    """The question."""
+    response: str
+    """What is judged."""
+    verdict: int
+    """The truth, 0 to 10."""
+    chain: str
+    """Worked reasoning that ends in the truth, without the verdict line."""
+
+    def record(self) -> dict[str, str]:
+        """What a judge may see of it."""
+        return {"prompt": self.prompt, "response": self.response}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, before anybody answers."""
+
+    domain: str
+    difficulty: int
+    tasks: tuple[Task, ...]
+
+    @property
+    def prompt(self) -> str:
+        """The words."""
+        if len(self.tasks) == 1:
+            return self.tasks[0].question
+        return " ".join(f"{_mark(place)} {task.question}" for place, task in enumerate(self.tasks))
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits of the prompt's hash."""
+        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
+
+
+def examples(
+    split: str, seed: int = 0, *, mix: Mapping[int, float] | None = None, domains: Sequence[str] = tuple(DOMAINS)
+) -> Iterator[Example]:
+    """Stream responses with their truth, without end. The same arguments give the same stream.
+
+    Args:
+        split: `train`, `calibration` or `test`. A question's hash decides where it belongs, whatever the seed, so no
+            two splits share one.
+        seed: Which stream of the split.
+        mix: Difficulty -> weight, by default `MIX`.
+        domains: Which domains, each as often as the others.
+
+    Raises:
+        ConfigError: A split, difficulty or domain is unknown.
+    """
+    for question, rng in _questions(split, seed, mix, domains):
+        yield _respond(question, rng)
+
+
+def groups(
+    split: str, seed: int = 0, *, size: int = 2, mix: Mapping[int, float] | None = None,
+    domains: Sequence[str] = tuple(DOMAINS),
+) -> Iterator[tuple[Example, ...]]:  # fmt: skip
+    """Stream questions with several responses each, of which the first is truly better than the second.
+
+    Args:
+        split: As in `examples`.
+        seed: As in `examples`.
+        size: Responses to a question, at least 2.
+        mix: As in `examples`.
+        domains: As in `examples`.
+
+    Raises:
+        ConfigError: A split, difficulty or domain is unknown, or `size` is too small.
+    """
+    if size < 2:
+        raise ConfigError(f"A group needs at least 2 responses, got size={size}.")
+    for question, rng in _questions(split, seed, mix, domains):
+        while True:
+            group = sorted((_respond(question, rng) for _ in range(size)), key=lambda e: -e.verdict)
+            if group[0].verdict > group[-1].verdict:
+                yield (group[0], group[-1], *group[1:-1])
+                break
+
+
+def _questions(
+    split: str, seed: int, mix: Mapping[int, float] | None, domains: Sequence[str]
+) -> Iterator[tuple[Question, Random]]:
+    weights = dict(MIX if mix is None else mix)
+    for name, given, known in (
+        ("split", [split], SPLITS),
+        ("difficulty", weights, LEVELS),
+        ("domain", domains, DOMAINS),
+    ):
+        unknown = [str(value) for value in given if value not in known]
+        if unknown or not given:
+            raise ConfigError(
+                f"Unknown {name} {', '.join(unknown) or 'none'}.", f"Known: {', '.join(map(str, known))}."
+            )
+    for index in count():
+        rng = Random(f"{split} {seed} {index}")
+        domain = rng.choice(tuple(domains))
+        difficulty = rng.choices(tuple(weights), tuple(weights.values()))[0]
+        while True:
+            parts, (least, most) = LEVELS[difficulty]
+            tasks = tuple(DOMAINS[domain](rng, rng.randint(least, most)) for _ in range(parts))
+            question = Question(domain, difficulty, tasks)
+            if int(question.key, 16) % 100 in SPLITS[split]:
+                break
+        yield question, rng
+
+
+def _respond(question: Question, rng: Random) -> Example:
+    tasks = question.tasks
+    style, kind = rng.choice(STYLES), rng.choices(KINDS, (0.35, 0.3, 0.2, 0.15))[0]
+    num_wrong = rng.randint(1, len(tasks)) if kind.endswith("wrong") else 0
+    wrong = set(rng.sample(range(len(tasks)), num_wrong))
+    said, shown = [], []
+    for place, task in enumerate(tasks):
+        answer, last = rng.choice(task.wrong) if place in wrong else (task.answer, task.working[-1])
+        said.append(answer)
+        shown.append(", ".join((*task.working[:-1], last)))
+    response = _put(said, shown, style)
+    if kind == "verbosely_wrong":
+        response = rng.choice(WORDY) + response
+    if kind == "badly_presented":
+        response = rng.choice(SLOPPY).format(response)
+    right = len(tasks) - num_wrong
+    verdict = (20 * right + len(tasks)) // (2 * len(tasks)) - BADLY_PUT * (kind == "badly_presented")
+    return Example(
+        question.key, question.domain, question.difficulty, style, kind, question.prompt, response, verdict,
+        _chain(tasks, said, wrong, kind == "badly_presented"),
+    )  # fmt: skip
+
+
+def _put(said: Sequence[str], shown: Sequence[str], style: str) -> str:
+    marks = [f"{_mark(place)} " for place in range(len(said))] if len(said) > 1 else [""]
+    if style == "concise":
+        return ", ".join(f"{mark}{answer}" for mark, answer in zip(marks, said, strict=True))
+    if style == "detailed":
+        return " ".join(
+            f"{mark}{steps}. So it is {answer}." for mark, steps, answer in zip(marks, shown, said, strict=True)
+        )
+    return "\n".join(f"- {mark}**{answer}**" for mark, answer in zip(marks, said, strict=True))
+
+
+def _chain(tasks: Sequence[Task], said: Sequence[str], wrong: set[int], badly_put: bool) -> str:
+    lines = []
+    for place, (task, answer) in enumerate(zip(tasks, said, strict=True)):
+        mark = f"{_mark(place)} " if len(tasks) > 1 else ""
+        judged = "wrong" if place in wrong else "right"
+        lines.append(f"{mark}{', '.join(task.working)}. It is {task.answer}, said {answer}: {judged}.")
+    right = len(tasks) - len(wrong)
+    lines.append(f"{right} of {len(tasks)} right{', badly put' if badly_put else ''}.")
+    return "\n".join(lines)
+
+
+def _mark(place: int) -> str:
+    return f"{'abcd'[place]})"
+
+
+__all__ = ["DOMAINS", "KINDS", "LEVELS", "MIX", "SPLITS", "STYLES", "Example", "examples", "groups"]
