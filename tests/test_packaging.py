@@ -117,6 +117,9 @@ def test_the_wheel_holds_all_the_code(tmp_path: Path, linked: bool):
     expected = {path.as_posix() for path in code} | {f"transformers_egrm/modeling/{path.name}" for path in MODEL_FILES}
     assert {name for name in shipped if name.endswith(".py")} == expected
     assert "transformers_egrm/py.typed" in shipped
+    cards = {path.relative_to(ROOT).as_posix() for path in (ROOT / "transformers_egrm").rglob("README.md")}
+    assert len(cards) >= 5
+    assert cards <= shipped
 
 
 def test_every_public_name_can_be_imported():
