@@ -27,15 +27,15 @@ class CostModel:
     causal: bool = True
     """Whether a token sees only what is before it; False for an encoder, which has no windows here."""
 
-    def run(self, new_tokens: int, context: int = 0) -> float:
-        """Operations of running `new_tokens` behind `context` tokens, without the head."""
+    def run(self, new_tokens: float, context: float = 0) -> float:
+        """Operations of running `new_tokens` behind `context` tokens, without the head; means of either are welcome."""
         attention = 0.0
         for window in self.windows:
             seen = _sum_of_contexts(new_tokens, context, window) if self.causal else new_tokens**2
             attention += 4.0 * self.attention_width * seen
         return 2.0 * self.body_weights * new_tokens + attention
 
-    def head(self, positions: int, columns: int | None = None) -> float:
+    def head(self, positions: float, columns: int | None = None) -> float:
         """Operations of the LM head at some positions, over all or `columns` token ids."""
         return 2.0 * self.head_weights_per_token_id * (self.vocab_size if columns is None else columns) * positions
 
@@ -66,7 +66,7 @@ def cost_model(model: PreTrainedModel, windows: Sequence[int | None] | None = No
     return CostModel(weights, config.hidden_size, embedding.shape[0], width, layers, causal=head is not None)
 
 
-def _sum_of_contexts(new_tokens: int, context: int, window: int | None) -> float:
+def _sum_of_contexts(new_tokens: float, context: float, window: int | None) -> float:
     # Token i sees context + i + 1 keys, at most `window`.
     first, last = context + 1, context + new_tokens
     if window is None or last <= window:
