@@ -1,4 +1,4 @@
-"""The command line: `egrm build | score | compare | rank | card`.
+"""The command line: `egrm build | score | compare | rank | card | train`.
 
 Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2.
 """
@@ -19,6 +19,7 @@ from transformers_egrm.cli.rank import rank
 from transformers_egrm.cli.score import EXAMPLES as score_examples
 from transformers_egrm.cli.score import score
 from transformers_egrm.cli.summary import message_console
+from transformers_egrm.cli.train import app as train_app
 from transformers_egrm.modeling.errors_egrm import EGRMError
 
 
@@ -38,6 +39,7 @@ for _command, _examples in (
     # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))
     app.command(help=_help, epilog="\n\n".join(("Examples:", *_examples)))(_command)
+app.add_typer(train_app, name="train")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

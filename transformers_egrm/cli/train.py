@@ -1,0 +1,72 @@
+"""`egrm train`: a judge from nothing, or from a language model, stage by stage or all at once."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from transformers_egrm.cli.summary import message_console
+from transformers_egrm.extras import import_extra
+
+
+app = typer.Typer(
+    help="Train a judge: routed fine-tuning, then a scorer of chains, then reinforcement learning.\n\n"
+    "A run is one folder. The same command goes on where a killed run stopped; finished stages are not repeated.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+_Config = Annotated[
+    str, typer.Option("--config", "-c", metavar="FILE.yaml", help="What to train; keys left out keep their defaults.")
+]
+_Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="The run's folder.")]
+_Restart = Annotated[bool, typer.Option("--restart", help="Remove an earlier run from the folder and begin anew.")]
+_Progress = Annotated[
+    bool | None, typer.Option("--progress/--no-progress", help="Show progress bars; by default only on a terminal.")
+]
+
+
+@app.command(epilog="Examples:\n\negrm train sft --config examples/train/egrm_mini.yaml --output ./run\n\n"
+             "accelerate launch --num_processes 2 -m transformers_egrm.cli train sft -c mini.yaml -o ./run")  # fmt: skip
+def sft(config: _Config, output: _Output, restart: _Restart = False, progress: _Progress = None) -> None:
+    """Stage 1: fine-tune on both modes, then on the split of the model's own consensus."""
+    shop = _open(config, output, restart, progress)
+    from transformers_egrm.training.sft import run_sft
+
+    run_sft(shop)
+    _report(shop, "sft")
+
+
+def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any:
+    # What the extra brings, asked for first: an error of our own modules must not look like a missing package.
+    for package in ("yaml", "matplotlib", "peft", "trl.trainer.sft_trainer"):
+        import_extra(package, "train")
+    from accelerate import PartialState
+
+    from transformers_egrm.training.config import load_config
+    from transformers_egrm.training.run import Run, quiet
+    from transformers_egrm.training.sft import Workshop
+
+    values, console, state = load_config(config), message_console(), PartialState()
+    shown = (console.is_terminal if progress is None else progress) and state.is_main_process
+    quiet(shown)
+    with state.main_process_first():
+        run = Run(output, values, is_main=state.is_main_process, restart=restart)
+    return Workshop(run, progress=shown)
+
+
+def _report(shop: Any, stage: str) -> None:
+    if not shop.run.is_main:
+        return
+    console, measured = message_console(), shop.run.result(stage)
+    for path in ("routed", "short", "long"):
+        figures = measured.get(path, {})
+        words = ", ".join(
+            f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items() if value is not None
+        )
+        if words:
+            console.print(f"{path}: {words}", markup=False, soft_wrap=True)
+    console.print(f"Wrote {Path(shop.run.stage_folder(stage))}.", markup=False, soft_wrap=True)
+
+
+__all__ = ["app"]

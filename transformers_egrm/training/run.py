@@ -1,0 +1,249 @@
+"""A run's folder: its configuration, which stages are done, its metrics, and where each stage keeps its files.
+
+```
+RUN/
+  config.json      what the run was started with; another configuration is refused
+  metrics.jsonl    one line per logged step of any stage
+  stages/NAME.json what a finished stage measured: its mark
+  NAME/            the stage's own files: checkpoints while it runs, a model when it is done
+  plots/           loss, reward, route share, consensus against correctness
+  checkpoint/      the E-GRM checkpoint
+  results.json     every stage's measurements
+```
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback
+from transformers.utils import logging as transformers_logging
+
+from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.training.config import TrainConfig, to_dict
+
+
+_FREE_KEYS = ("report_to",)  # may change between two parts of a run: they decide no number
+
+
+class Run:
+    """A run of `egrm train`, new or resumed.
+
+    Args:
+        folder: Made if absent.
+        config: What the run does.
+        is_main: Whether this process writes; in distributed runs only one does.
+        restart: Remove what an earlier run left in the folder.
+
+    Raises:
+        ConfigError: The folder holds another run, or something else.
+    """
+
+    def __init__(
+        self, folder: str | Path, config: TrainConfig, *, is_main: bool = True, restart: bool = False
+    ) -> None:
+        self.folder, self.config, self.is_main = Path(folder), config, is_main
+        values = {name: value for name, value in to_dict(config).items() if name not in _FREE_KEYS}
+        path = self.folder / "config.json"
+        if self.folder.exists() and any(self.folder.iterdir()) and not path.is_file():
+            raise ConfigError(f"A run needs a new or an empty folder, got {folder} with other files in it.")
+        if path.is_file() and restart and is_main:
+            shutil.rmtree(self.folder)
+        if path.is_file() and not restart:
+            known = json.loads(path.read_text("utf-8"))
+            changed = _difference(known, json.loads(json.dumps(values)))
+            if changed:
+                raise ConfigError(
+                    f"{folder} holds a run with another configuration; it differs in {', '.join(changed)}.",
+                    "Name another folder, or pass --restart to begin anew.",
+                )
+        if is_main:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, values)
+
+    def stage_folder(self, stage: str) -> Path:
+        """Where a stage keeps its files.
+
+        Args:
+            stage: Its name.
+        """
+        return self.folder / stage
+
+    def is_done(self, stage: str) -> bool:
+        """Whether a stage is finished: the same answer in every process, also while the main one goes on to write.
+
+        Args:
+            stage: Its name.
+        """
+        answer = [self.result(stage) is not None]
+        broadcast_object_list(answer)
+        return answer[0]
+
+    def result(self, stage: str) -> dict[str, Any] | None:
+        """What a finished stage measured; None where it is not finished.
+
+        Args:
+            stage: Its name.
+        """
+        path = self._mark(stage)
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+    def finish(self, stage: str, measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Mark a stage as done. Every process calls it, and leaves it when the mark is there.
+
+        Args:
+            stage: Its name.
+            measured: Its measurements, ready for JSON; the main process's count.
+
+        Returns:
+            The same measurements.
+        """
+        if self.is_main:
+            write_json(self._mark(stage), measured)
+        PartialState().wait_for_everyone()
+        return dict(measured)
+
+    def results(self) -> dict[str, Any]:
+        """Every finished stage's measurements, in the order of their ends."""
+        marks = sorted((self.folder / "stages").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return {path.stem: json.loads(path.read_text("utf-8")) for path in marks}
+
+    def log(self, stage: str, step: int, values: Mapping[str, Any]) -> None:
+        """Append one line to the metrics.
+
+        Args:
+            stage: Name of the stage.
+            step: Its optimiser step.
+            values: What was measured; numbers that are not finite become null.
+        """
+        if not self.is_main:
+            return
+        row = {"stage": stage, "step": step, "time": round(time.time(), 3), **values}
+        plain = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(plain) + "\n")
+
+    def metrics(self, stage: str | None = None) -> list[dict[str, Any]]:
+        """The lines of the metrics, of one stage or of all.
+
+        Args:
+            stage: Its name; None: all.
+        """
+        path = self.folder / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+        return [row for row in rows if stage in (None, row["stage"])]
+
+    def forget(self, stage: str, after_step: int = -1) -> None:
+        """Drop lines that a killed part of the run wrote behind its last checkpoint: they come again.
+
+        Args:
+            stage: Name of the stage.
+            after_step: Its last step that stays; by default none does.
+        """
+        path = self.folder / "metrics.jsonl"
+        if not self.is_main or not path.is_file():
+            return
+        kept = []
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # a kill may have cut the last line
+                continue
+            if row["stage"] != stage or row["step"] <= after_step:
+                kept.append(line + "\n")
+        write_text(path, "".join(kept))
+
+    def _mark(self, stage: str) -> Path:
+        return self.folder / "stages" / f"{stage}.json"
+
+
+class MetricsCallback(TrainerCallback):
+    """Writes what a trainer logs into the run's metrics.
+
+    Args:
+        run: The run.
+        stage: Name of the stage.
+    """
+
+    def __init__(self, run: Run, stage: str) -> None:
+        self.run, self.stage = run, stage
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Called by the trainer.
+
+        Args:
+            args: Its arguments.
+            state: Its state.
+            control: Its control.
+            logs: What it logs.
+            **kwargs: The rest.
+        """
+        # The summary at the end counts from where a run was resumed; the stage's mark has its own.
+        if state.is_world_process_zero and logs and "train_runtime" not in logs:
+            self.run.log(self.stage, state.global_step, {k: v for k, v in logs.items() if isinstance(v, int | float)})
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a trainer, if any.
+
+    Args:
+        folder: The trainer's output folder.
+    """
+    # The trainer's state is the last file it writes.
+    found = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def quiet(progress: bool) -> None:
+    """Keep other libraries' bars and notes off a terminal that shows no progress.
+
+    Args:
+        progress: Whether bars are shown.
+    """
+    if not progress:
+        datasets.disable_progress_bars()
+        transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write a JSON file as a whole or not at all.
+
+    Args:
+        path: The file; its folder is made.
+        values: Plain data.
+    """
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as a whole or not at all.
+
+    Args:
+        path: The file; its folder is made.
+        text: Its content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, "utf-8")
+    os.replace(partial, path)
+
+
+def _difference(old: Any, new: Any, where: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = [*old, *(name for name in new if name not in old)]
+        return [
+            key for name in names for key in _difference(old.get(name), new.get(name), f"{where}.{name}".lstrip("."))
+        ]
+    return [] if old == new else [f"{where} ({old!r}, now {new!r})"]
+
+
+__all__ = ["MetricsCallback", "Run", "last_checkpoint", "quiet", "write_json", "write_text"]
