@@ -16,7 +16,7 @@ slow:  ## needs the `weights` extra
 	pytest -q -m slow
 
 examples:  ## copy the model code into the custom_generate folders
-	python -c "from transformers_egrm.export import write_custom_generate as write; write('examples/custom_generate/ladder')"
+	python -c "from transformers_egrm.export import write_all; write_all('examples/custom_generate')"
 
 ci:  ## everything a change must pass, from an empty environment
 	bash .ci/run

@@ -35,6 +35,7 @@ from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
 from .random_egrm import item_id_of_tokens
 from .scorer_egrm import EGRMScorer, encode_pairs
+from .speculative_egrm import generate as generate_speculatively
 from .verdicts_egrm import JudgeTask
 
 
@@ -539,12 +540,15 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             *args: As in `GenerationMixin.generate`.
             temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
                 arguments are then those of `generate_egrm.generate`, among them `top_ps` and `seed`.
-            **kwargs: As in `GenerationMixin.generate`.
+            **kwargs: As in `GenerationMixin.generate`; with `draft_model`, `draft_layers` or `draft_ngram` as in
+                `speculative_egrm.generate`, which writes with the same law in fewer passes.
         """
         generator: Any = self.generator
         generator.generation_config = self.generation_config
         if temperatures is not None:
             return generate(generator, *args, temperatures=temperatures, **kwargs)
+        if any(kwargs.get(name) is not None for name in ("draft_model", "draft_layers", "draft_ngram")):
+            return generate_speculatively(generator, *args, **kwargs)
         return generator.generate(*args, **kwargs)
 
 

@@ -1,5 +1,7 @@
 """From logits to tokens: temperature and nucleus of its own for every row, and one uniform number per draw."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
@@ -56,6 +58,76 @@ def draw(logits: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor) 
         kept = weights * (weights >= _nucleus_floor(weights, top_ps)[:, None])
         drawn = _invert(kept.double().cumsum(-1), uniform)
     return torch.where(temperatures > 0, drawn, logits.argmax(-1).repeat_interleave(repeats, 0))
+
+
+@dataclass(frozen=True)
+class Support:
+    """A distribution over a few columns of the vocabulary, or over all of them."""
+
+    probs: Tensor
+    """[..., C] float64, rows sum to 1."""
+    columns: Tensor | None
+    """[..., C] int64 token ids, ascending; None: column c means token c."""
+
+    def draw(self, uniform: Tensor) -> Tensor:
+        """One token for each of K numbers: [..., K] int64 from [..., K] float64 in (0, 1)."""
+        sums = self.probs.cumsum(-1)
+        places = torch.searchsorted(sums.contiguous(), (uniform * sums[..., -1:]).contiguous(), right=True)
+        # Rounding may point behind the last column that has any probability.
+        last = sums.shape[-1] - 1 - (self.probs > 0).flip(-1).long().argmax(-1, keepdim=True)
+        places = torch.minimum(places, last)
+        return places if self.columns is None else self.columns.gather(-1, places)
+
+    def best(self) -> Tensor:
+        """The most probable token, the first of equals: [...] int64."""
+        places = self.probs.argmax(-1)
+        return places if self.columns is None else self.columns.gather(-1, places[..., None])[..., 0]
+
+    def at(self, tokens: Tensor) -> Tensor:
+        """Probabilities [..., A] of token ids [..., A]; 0 where there is no such token."""
+        if self.columns is None:
+            known = tokens < self.probs.shape[-1]
+            return torch.where(known, self.probs.gather(-1, torch.where(known, tokens, 0)), 0.0)
+        places = torch.searchsorted(self.columns.contiguous(), tokens.contiguous()).clamp_max(
+            self.columns.shape[-1] - 1
+        )
+        return torch.where(self.columns.gather(-1, places) == tokens, self.probs.gather(-1, places), 0.0)
+
+    def everywhere(self, size: int) -> Tensor:
+        """[..., V] over the whole vocabulary."""
+        if self.columns is None:
+            return self.probs
+        return self.probs.new_zeros(*self.probs.shape[:-1], size).scatter_(-1, self.columns, self.probs)
+
+
+def warped_support(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_k: int = 0) -> Support:
+    """`warped_probs` on the few columns that hold it, where they are few.
+
+    Args:
+        logits: [N, V] float32.
+        temperatures: [N], at least 0.
+        top_ps: [N] in (0, 1].
+        top_k: Only that many most probable tokens, and those as probable as the last of them; 0: all.
+    """
+    if bool((temperatures == 0).all()):
+        best = logits.argmax(-1, keepdim=True)
+        return Support(torch.ones_like(best, dtype=torch.float64), best)
+    if 0 < top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k, dim=-1).values[:, -1:], -torch.inf)
+    if logits.shape[-1] > TOP_CANDIDATES and bool((temperatures > 0).all()):
+        weights = _weights(logits, temperatures)
+        index = logits.topk(TOP_CANDIDATES, dim=-1).indices
+        ranked = weights.gather(-1, index).double()
+        limit = torch.where(top_ps < 1, top_ps * weights.sum(-1, dtype=torch.float64), torch.inf)[:, None]
+        inside = (ranked.cumsum(-1) - ranked < limit) & (ranked > 0)
+        floor = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp_min(1) - 1)
+        if bool((ranked[:, -1:] < floor).all()):
+            width = int((ranked >= floor).sum(-1).max())
+            kept = torch.where(ranked >= floor, ranked, 0.0)[:, :width]
+            columns, order = index[:, :width].sort(-1)
+            kept = kept.gather(-1, order)
+            return Support(kept / kept.sum(-1, keepdim=True), columns)
+    return Support(warped_probs(logits, temperatures, top_ps), None)
 
 
 def _draw_among_top(
@@ -134,4 +206,4 @@ class LadderWarper(LogitsProcessor):
         return probs.log().to(scores.dtype)
 
 
-__all__ = ["LadderWarper", "draw", "warped_probs"]
+__all__ = ["LadderWarper", "Support", "draw", "warped_probs", "warped_support"]

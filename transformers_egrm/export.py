@@ -11,6 +11,8 @@ from transformers_egrm.modeling import generate_egrm
 
 
 _SOURCES = Path(generate_egrm.__file__).parent
+# Repositories under examples/custom_generate, and the model file that holds the `generate` of each.
+DECODERS = {"ladder": "generate_egrm", "speculative": "speculative_egrm"}
 _IMPORT = re.compile(r"^from \.(\w+) import", re.MULTILINE)
 
 
@@ -34,6 +36,18 @@ def write_custom_generate(folder: str | Path, module: str = "generate_egrm") -> 
     return written
 
 
+def write_all(folder: str | Path) -> list[Path]:
+    """Write one repository for each decoding method of `DECODERS`.
+
+    Args:
+        folder: Where they lie side by side.
+
+    Returns:
+        The files written.
+    """
+    return [path for name, module in DECODERS.items() for path in write_custom_generate(Path(folder) / name, module)]
+
+
 def _closure(module: str) -> list[str]:
     found, waiting = [], [module]
     while waiting:
@@ -44,4 +58,4 @@ def _closure(module: str) -> list[str]:
     return sorted(found)
 
 
-__all__ = ["write_custom_generate"]
+__all__ = ["DECODERS", "write_all", "write_custom_generate"]
