@@ -47,8 +47,12 @@ def test_consensus_is_the_share_of_the_most_frequent_verdict_among_all_probes():
     votes = metrics.consensus([["7", "7", "7", "8", None], ["B", "A"], [None, None]])
     assert votes.verdicts == ("7", "A", None)
     assert votes.agreement == pytest.approx([0.6, 0.5, 0.0])
-    assert votes.takes_short(0.6).tolist() == [True, False, False]
-    assert votes.takes_short(0.0).tolist() == [True, True, False]  # nobody voted: nothing to believe
+    assert metrics.takes_short(votes.agreement, 0.6).tolist() == [True, False, False]
+    assert metrics.takes_short(votes.agreement, 0.0).tolist() == [
+        True,
+        True,
+        False,
+    ]  # nobody voted: nothing to believe
 
 
 def test_neighbours_support_a_verdict_where_they_are_tolerated():
@@ -75,7 +79,7 @@ def test_consensus_is_the_models_own_and_ignores_the_order_of_probes(probes, dat
         winners, share = vote(count_votes(ids, parsed, rows, len(rows), 4), num_voters(rows, len(rows), width))
         assert votes.agreement.tolist() == share.tolist()
         assert [v for v in votes.verdicts if v is not None] == winners[share > 0].tolist()
-        assert votes.takes_short(0.8).tolist() == (choose_route(share, 0.8) == Route.SHORT).tolist()
+        assert metrics.takes_short(votes.agreement, 0.8).tolist() == (choose_route(share, 0.8) == Route.SHORT).tolist()
 
 
 def test_what_cannot_be_voted_on_is_refused():
@@ -314,6 +318,23 @@ def test_wilsons_interval_covers_about_as_often_as_it_says():
         ends = [bounds(metrics.wilson(int(k), 60)) for k in drawn]
         covered = [low <= share <= high for low, high in ends]
         assert 0.93 <= np.mean(covered) <= 0.97
+
+
+def test_the_medians_interval_is_that_of_the_sign_test():
+    # Six values: all on one side of the median with a probability of 2 / 64.
+    assert metrics.median([5, 1, 3, 2, 6, 4]) == metrics.Estimate(3.5, 1.0, 6.0)
+    assert metrics.median([5, 1, 3, 2, 4]) == metrics.Estimate(3.0, None, None)
+    # Twenty: five or fewer heads come with a probability of 0.0207, six or fewer with 0.0577.
+    assert metrics.median(range(20)) == metrics.Estimate(9.5, 5.0, 14.0)
+    assert metrics.median([1.0], confidence=0.0) == metrics.Estimate(1.0, 1.0, 1.0)
+    with pytest.raises(InputError, match="one value per item"):
+        metrics.median([])
+
+
+def test_the_medians_interval_covers_at_least_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    ends = [bounds(metrics.median(sample)) for sample in random.exponential(size=(1000, 15))]
+    assert 0.95 <= np.mean([low <= math.log(2) <= high for low, high in ends]) <= 0.99
 
 
 def test_the_bootstrap_interval_covers_about_as_often_as_it_says():

@@ -39,11 +39,6 @@ class Votes:
     agreement: NDArray[np.float64]
     """[N] in [0, 1], its share among all probes."""
 
-    def takes_short(self, threshold: float) -> NDArray[np.bool_]:
-        """[N] bool: whether consensus reaches the threshold, as the model routes."""
-        routes = choose_route(torch.as_tensor(self.agreement, dtype=torch.float32), threshold)
-        return (routes == Route.SHORT).numpy()
-
 
 def consensus(verdicts: Sequence[Sequence[Any]], tolerance: int = 0) -> Votes:
     """The most frequent verdict of each item's probes, and its share.
@@ -86,6 +81,20 @@ def consensus(verdicts: Sequence[Sequence[Any]], tolerance: int = 0) -> Votes:
     agreement = share.double().numpy()
     found = (labels[winner] if voted else None for winner, voted in zip(winners.tolist(), agreement > 0, strict=True))
     return Votes(tuple(found), agreement)
+
+
+def takes_short(agreement: ArrayLike, threshold: float) -> NDArray[np.bool_]:
+    """Whether consensus reaches a threshold, decided as the model decides it.
+
+    Args:
+        agreement: [N] in [0, 1].
+        threshold: tau, in [0, 1].
+
+    Returns:
+        [N] bool; False where nobody agreed, whatever the threshold.
+    """
+    shares = torch.as_tensor(_shares("agreement", agreement), dtype=torch.float32)
+    return (choose_route(shares, threshold) == Route.SHORT).numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +377,35 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> Estimate:
     return Estimate(share, max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share)))
 
 
+def median(values: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """The median, with the interval that its order statistics give: it assumes nothing about the distribution.
+
+    Args:
+        values: [N] finite numbers, independent of each other.
+        confidence: At least so sure is the interval, in (0, 1). Six values are needed for 95 %.
+
+    Returns:
+        The median; bounds are None where there are too few values.
+
+    Raises:
+        InputError: There is no value, or one is not finite.
+
+    Source:
+        H. A. David and H. N. Nagaraja, Order Statistics, 2003, section 7.1.
+    """
+    ordered = np.sort(_floats("values", values))
+    _same_length(values=ordered)
+    size, below, outside = len(ordered), 0, 0.0
+    # The median lies below the k-th smallest value with the probability of fewer than k heads in N throws of a coin.
+    while 2 * (outside + math.comb(size, below) / 2**size) <= 1 - confidence:
+        outside += math.comb(size, below) / 2**size
+        below += 1
+    middle = float(np.median(ordered))
+    if below == 0:
+        return Estimate(middle, None, None)
+    return Estimate(middle, float(ordered[below - 1]), float(ordered[size - below]))
+
+
 def bootstrap(
     figure: Callable[..., float | None],
     *columns: ArrayLike,
@@ -466,10 +504,12 @@ __all__ = [
     "brier",
     "calibration_error",
     "consensus",
+    "median",
     "pairwise_accuracy",
     "rank_correlation",
     "reliability",
     "routing",
     "self_bleu",
+    "takes_short",
     "wilson",
 ]

@@ -51,5 +51,5 @@ class EGRMConsensus(evaluate.Measurement):
             "verdicts": list(votes.verdicts),
             "consensus": votes.agreement.tolist(),
             "mean_consensus": float(votes.agreement.mean()),
-            "short_share": float(votes.takes_short(threshold).mean()),
+            "short_share": float(metrics.takes_short(votes.agreement, threshold).mean()),
         }
