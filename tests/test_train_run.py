@@ -53,7 +53,7 @@ def outcome(folder: Path) -> Any:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
     with one_thread():
-        assert egrm("train", "sft", "--config", SMOKE, "--output", folder) == 0
+        assert egrm("train", "all", "--config", SMOKE, "--output", folder) == 0
     return folder
 
 
@@ -66,13 +66,23 @@ def test_the_loss_falls(finished: Path):
 
 
 def test_a_run_ends_in_a_checkpoint_that_judges(finished: Path):
-    model = EGRMRewardModel.from_pretrained(finished / "sft")
+    model = EGRMRewardModel.from_pretrained(finished / "checkpoint")
+    assert model.config.scorer_trained
+    assert model.config.judge_options().selection == "scorer"
     assert model.processor.rubric == "Judge the answer."
     output = model.judge(model.processor({"prompt": "What is 1 + 1?", "response": "2"}))
     assert output.rewards.isfinite().all() or output.statuses.tolist() == [1]
-    measured = json.loads((finished / "stages" / "sft.json").read_text("utf-8"))
+    results = json.loads((finished / "results.json").read_text("utf-8"))
+    assert results["stages"].keys() == {path.stem for path in (finished / "stages").glob("*.json")}
+    measured = results["stages"][results["result"]]
     assert measured["examples"] == 16
+    assert measured["choice"]["mixed_groups"] > 0
     assert set(measured["routed"]) >= {"accuracy", "short_share", "short_precision", "new_tokens", "gflops"}
+
+
+def test_a_run_draws_its_plots(finished: Path):
+    drawn = {path.stem for path in (finished / "plots").glob("*.png") if path.stat().st_size > 5000}
+    assert drawn >= {"loss", "verdict_accuracy", "route_share", "consensus"}
 
 
 def test_the_split_is_on_file(finished: Path):
@@ -84,9 +94,10 @@ def test_the_split_is_on_file(finished: Path):
 
 
 def test_a_finished_run_is_not_repeated(finished: Path):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*.safetensors")}
-    assert egrm("train", "sft", "--config", SMOKE, "--output", finished) == 0
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*.safetensors")} == before
+    stages = ("start", "sft-0", "sft-1", "sft", "candidates", "scorer-fit", "scorer")
+    before = {path: path.stat().st_mtime_ns for stage in stages for path in (finished / stage).rglob("*.safetensors")}
+    assert egrm("train", "all", "--config", SMOKE, "--output", finished) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_another_configuration_does_not_touch_the_run(
@@ -101,7 +112,15 @@ class Killed(BaseException):
     """Stands for a kill: nothing in a run may catch it."""
 
 
-@pytest.mark.parametrize(("stage", "step"), [("sft-0", 25), ("route-1", 0), ("sft-1", 5), ("sft", 0)])
+@pytest.mark.parametrize(
+    ("stage", "step"),
+    [
+        ("sft-0", 25),
+        pytest.param("sft-1", 5, marks=pytest.mark.slow),
+        pytest.param("scorer-fit", 10, marks=pytest.mark.slow),
+        pytest.param("scorer", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_run_ends_where_an_unbroken_one_does(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, step: int
 ):
@@ -116,10 +135,27 @@ def test_a_killed_run_ends_where_an_unbroken_one_does(
     with monkeypatch.context() as patch:
         patch.setattr(Run, "log", log_and_die)
         with pytest.raises(Killed):
-            egrm("train", "sft", "--config", SMOKE, "--output", folder)
+            egrm("train", "all", "--config", SMOKE, "--output", folder)
     assert not (folder / "stages" / f"{stage}.json").exists()
-    assert egrm("train", "sft", "--config", SMOKE, "--output", folder) == 0
+    assert egrm("train", "all", "--config", SMOKE, "--output", folder) == 0
     assert outcome(folder) == outcome(finished)
+
+
+def test_a_scorer_needs_a_trained_generator(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert egrm("train", "scorer", "--config", SMOKE, "--output", tmp_path / "run") == 1
+    assert "holds no trained generator yet. Run `egrm train sft`" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_encoder_is_trained_on_a_finished_judge(finished: Path, tmp_path: Path):
+    config = write_config(
+        tmp_path / "encoder.yaml", generator={"path": str(finished / "sft")},
+        scorer={"kind": "encoder", "max_tokens": 64, "epochs": 2},
+    )  # fmt: skip
+    assert egrm("train", "scorer", "--config", config, "--output", tmp_path / "run") == 0
+    model = EGRMRewardModel.from_pretrained(tmp_path / "run" / "scorer")
+    assert (model.config.scorer_kind, model.config.scorer_trained) == ("encoder", True)
+    losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "scorer-fit"]
+    assert losses[-1] < losses[0]
 
 
 def test_training_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -157,8 +193,8 @@ def command(*words: object) -> tuple[list[str], dict[str, str]]:
 @pytest.mark.slow
 def test_a_run_survives_kill_minus_nine(finished: Path, tmp_path: Path):
     folder, kills = tmp_path / "run", 0
-    words, environment = command("-m", "transformers_egrm.cli", "train", "sft", "--config", SMOKE, "--output", folder)
-    for wanted in ("sft-0/checkpoint-10", "stages/route-1.json"):
+    words, environment = command("-m", "transformers_egrm.cli", "train", "all", "--config", SMOKE, "--output", folder)
+    for wanted in ("sft-0/checkpoint-10", "stages/route-1.json", "scorer-fit/checkpoint-8"):
         process = subprocess.Popen(words, env=environment)
         while process.poll() is None and not (folder / wanted).exists():
             time.sleep(0.005)
@@ -166,7 +202,7 @@ def test_a_run_survives_kill_minus_nine(finished: Path, tmp_path: Path):
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.wait()
-    assert kills == 2
+    assert kills == 3
     subprocess.run(words, env=environment, check=True)
     assert outcome(folder) == outcome(finished)
 
@@ -175,7 +211,7 @@ def test_a_run_survives_kill_minus_nine(finished: Path, tmp_path: Path):
 def test_two_processes_train_as_one_does(finished: Path, tmp_path: Path):
     words, environment = command(
         "-m", "accelerate.commands.launch", "--cpu", "--num_processes", 2, "--num_machines", 1, "--mixed_precision", "no",
-        "--dynamo_backend", "no", "-m", "transformers_egrm.cli", "train", "sft", "--config", SMOKE, "--output",
+        "--dynamo_backend", "no", "-m", "transformers_egrm.cli", "train", "all", "--config", SMOKE, "--output",
         tmp_path / "run",
     )  # fmt: skip
     subprocess.run(words, env=environment, check=True)
@@ -186,4 +222,4 @@ def test_two_processes_train_as_one_does(finished: Path, tmp_path: Path):
     assert two == pytest.approx(one, rel=1e-2)
     routes = [read_jsonl(folder / "route-1" / "routes.jsonl") for folder in (finished, tmp_path / "run")]
     assert [row["index"] for row in routes[0]] == [row["index"] for row in routes[1]]
-    EGRMRewardModel.from_pretrained(tmp_path / "run" / "sft")
+    assert EGRMRewardModel.from_pretrained(tmp_path / "run" / "checkpoint").config.scorer_trained

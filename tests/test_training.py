@@ -19,7 +19,7 @@ from transformers_egrm.training.config import Schedule, TrainConfig, load_config
 from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import ItemEncoder
 from transformers_egrm.training.judge import batches, make_judge, make_processor
-from transformers_egrm.training.routing import RoutedExample, route_examples, summarise, takes_short
+from transformers_egrm.training.routing import RoutedExample, route_examples, summarise
 from transformers_egrm.training.run import Run, last_checkpoint
 from transformers_egrm.training.sft import micro_batches
 from transformers_egrm.training.trainer import (
@@ -372,11 +372,6 @@ def test_the_summary_by_hand():
     ]
     assert summary["auroc"] == 0.75
     assert json.loads(json.dumps(summary)) == summary
-
-
-def test_consensus_at_the_threshold_is_short():
-    assert takes_short([0.8, 0.6, 0.0], 0.8).tolist() == [True, False, False]
-    assert takes_short([0.0], 0.0).tolist() == [False], "where nobody voted nothing is agreed"
 
 
 # -- configuration ------------------------------------------------------------------------------------------------------

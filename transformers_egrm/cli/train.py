@@ -1,6 +1,5 @@
 """`egrm train`: a judge from nothing, or from a language model, stage by stage or all at once."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +36,34 @@ def sft(config: _Config, output: _Output, restart: _Restart = False, progress: _
     _report(shop, "sft")
 
 
+@app.command(epilog="Example:\n\negrm train scorer --config examples/train/egrm_mini.yaml --output ./run")
+def scorer(config: _Config, output: _Output, restart: _Restart = False, progress: _Progress = None) -> None:
+    """Stage 2: sample the judge's candidates and train the scorer that chooses among them.
+
+    The judge is the run's own, trained by stage 1 in the same folder, or `generator.path` of a run without one.
+    """
+    shop = _open(config, output, restart, progress)
+    from transformers_egrm.training.scorer import run_scorer
+    from transformers_egrm.training.sft import generator_stage
+
+    run_scorer(shop, generator_stage(shop.run))
+    _report(shop, "scorer")
+
+
+@app.command(name="all", epilog="Examples:\n\negrm train all --config examples/train/egrm_mini.yaml --output ./run\n\n"
+             "egrm train all --config examples/train/smoke.yaml --output ./smoke")  # fmt: skip
+def everything(config: _Config, output: _Output, restart: _Restart = False, progress: _Progress = None) -> None:
+    """All stages, from nothing to a checkpoint with its measurements.
+
+    The folder then holds `checkpoint/`, `results.json`, `metrics.jsonl` and `plots/`.
+    """
+    shop = _open(config, output, restart, progress)
+    from transformers_egrm.training.everything import train_all
+
+    train_all(shop)
+    _report(shop, "scorer", "checkpoint")
+
+
 def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any:
     # What the extra brings, asked for first: an error of our own modules must not look like a missing package.
     for package in ("yaml", "matplotlib", "peft", "trl.trainer.sft_trainer"):
@@ -55,18 +82,20 @@ def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any
     return Workshop(run, progress=shown)
 
 
-def _report(shop: Any, stage: str) -> None:
-    if not shop.run.is_main:
+def _report(shop: Any, stage: str, folder: str | None = None) -> None:
+    run = shop.run
+    if not run.is_main:
         return
-    console, measured = message_console(), shop.run.result(stage)
-    for path in ("routed", "short", "long"):
-        figures = measured.get(path, {})
-        words = ", ".join(
-            f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items() if value is not None
-        )
-        if words:
+    from transformers_egrm.training.plots import draw_plots
+
+    draw_plots(run)
+    console, measured = message_console(), run.result(stage)
+    for path in ("routed", "short", "long", "choice"):
+        figures = {name: value for name, value in measured.get(path, {}).items() if isinstance(value, int | float)}
+        if figures:
+            words = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())
             console.print(f"{path}: {words}", markup=False, soft_wrap=True)
-    console.print(f"Wrote {Path(shop.run.stage_folder(stage))}.", markup=False, soft_wrap=True)
+    console.print(f"Wrote {run.folder / (folder or stage)}.", markup=False, soft_wrap=True)
 
 
 __all__ = ["app"]

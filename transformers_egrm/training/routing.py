@@ -11,16 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
+import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor
 from tqdm.auto import tqdm
 
-from transformers_egrm.evaluation.metrics import auroc, reliability
-from transformers_egrm.modeling.consensus_egrm import choose_route
+from transformers_egrm.evaluation.metrics import auroc, reliability, takes_short
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Route, Status
+from transformers_egrm.modeling.outputs_egrm import Status
 from transformers_egrm.training.config import RoutingConfig
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.judge import batches
@@ -129,24 +127,14 @@ def _by(routed: Sequence[RoutedExample], name: str, threshold: float) -> dict[st
 
 
 def _shares(routed: Sequence[RoutedExample], threshold: float) -> dict[str, Any]:
-    right = torch.tensor([row.verdict == row.truth for row in routed])
+    right = np.array([row.verdict == row.truth for row in routed])
     short = takes_short([row.consensus for row in routed], threshold)
     return {
         "examples": len(routed),
-        "accuracy": right.double().mean().item(),
-        "short_share": short.double().mean().item(),
-        "short_precision": right[short].double().mean().item() if bool(short.any()) else None,
+        "accuracy": float(right.mean()),
+        "short_share": float(short.mean()),
+        "short_precision": float(right[short].mean()) if short.any() else None,
     }
-
-
-def takes_short(agreement: Sequence[float], threshold: float) -> Tensor:
-    """[N] bool: whether consensus reaches the threshold, as the judge routes.
-
-    Args:
-        agreement: N shares.
-        threshold: In [0, 1].
-    """
-    return choose_route(torch.tensor(agreement, dtype=torch.float32), threshold) == Route.SHORT
 
 
 def write_audit(folder: Path, routed: Sequence[RoutedExample], summary: Mapping[str, Any]) -> None:
@@ -171,4 +159,4 @@ def read_audit(folder: Path) -> list[RoutedExample]:
     return [RoutedExample(**json.loads(line)) for line in lines]
 
 
-__all__ = ["RoutedExample", "read_audit", "route_examples", "summarise", "takes_short", "write_audit"]
+__all__ = ["RoutedExample", "read_audit", "route_examples", "summarise", "write_audit"]

@@ -125,6 +125,26 @@ def run_sft(shop: Workshop) -> str:
     return final
 
 
+def generator_stage(run: Run) -> str:
+    """The stage whose generator is the newest judge.
+
+    Args:
+        run: The run.
+
+    Raises:
+        ConfigError: No stage has trained one, and the configuration names none.
+    """
+    if run.is_done("sft"):
+        return f"sft-{run.config.sft.rounds}"
+    if run.config.generator.path is None:
+        raise ConfigError(
+            f"{run.folder} holds no trained generator yet.",
+            "Run `egrm train sft` in the same folder first, or name one under `generator.path`.",
+        )
+    prepare_start(run)
+    return "start"
+
+
 def prepare_start(run: Run) -> None:
     """Write the generator and tokenizer a run begins with, unless they are there.
 
@@ -295,4 +315,13 @@ def _route(shop: Workshop, before: str, stage: str, seed: int) -> None:
     run.finish(stage, summary)
 
 
-__all__ = ["Workshop", "adapter_config", "fine_tune", "make_trainer", "micro_batches", "prepare_start", "run_sft"]
+__all__ = [
+    "Workshop",
+    "adapter_config",
+    "fine_tune",
+    "generator_stage",
+    "make_trainer",
+    "micro_batches",
+    "prepare_start",
+    "run_sft",
+]

@@ -1,0 +1,233 @@
+"""What the scorer has to choose from: the candidates of the long path, as the engine shows them to a scorer."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from transformers_egrm.modeling.backbone_egrm import Backbone
+from transformers_egrm.modeling.chains_egrm import deliberate
+from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.modeling.probes_egrm import probe_prompts
+from transformers_egrm.modeling.verdicts_egrm import JudgeTask
+from transformers_egrm.training.items import TrainingItem
+from transformers_egrm.training.judge import batches
+from transformers_egrm.training.run import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One text that the long path may choose."""
+
+    text: str
+    """A probe's verdict, or a chain with its verdict."""
+    is_chain: bool
+    """False for a reused probe."""
+    quality: float
+    """How good it is, in [0, 1]."""
+    state: Tensor | None = None
+    """[H] the generator's hidden state behind its last token, where the scorer reads states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The candidates of one judge prompt, or of one question; only those with a verdict."""
+
+    question_id: str
+    """Its question."""
+    prompt: str
+    """What the scorer reads before each candidate; empty where it reads states."""
+    candidates: tuple[Candidate, ...]
+    """At least one."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some candidates are better than others: only then is there anything to choose."""
+        return len({candidate.quality for candidate in self.candidates}) > 1
+
+
+class _Scribe:
+    # A judge for the engine whose scorer writes down what it is shown; its scores are the numbers of the notes.
+
+    def __init__(self, model: EGRMRewardModel, wants_states: bool) -> None:
+        self.model, self.wants_states = model, wants_states
+        self.notes: list[tuple[str, str, Tensor | None]] = []
+        self.spelled: dict[str, str] = {}  # a chain as its verdict is read: control tokens tell where a thought ends
+        self._last: tuple[list[list[int]], list[str]] = ([], [])
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.model.backbone
+
+    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
+        texts = self.model.decode_tokens(token_ids, control=control)
+        if not control:
+            self._last = (token_ids, texts)
+        elif token_ids == self._last[0]:
+            self.spelled.update(zip(self._last[1], texts, strict=True))
+        return texts
+
+    def score_candidates(
+        self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
+    ) -> tuple[Tensor, list[float]]:
+        first = len(self.notes)
+        for place, text in enumerate(texts):
+            state = None if states is None else states[place].float().cpu()
+            self.notes.append((prompts[place] if prompts else "", text, state))
+        return torch.arange(first, len(self.notes), dtype=torch.float32), [0.0] * len(texts)
+
+
+def sample_groups(
+    model: EGRMRewardModel, items: Sequence[TrainingItem], question_ids: Sequence[str], *, wants_states: bool,
+    quality: str, batch_size: int, seed: int, progress: bool = False,
+) -> list[Group]:  # fmt: skip
+    """Judge examples and keep the candidates of those that take the long path.
+
+    Several processes share the work and all get the whole result.
+
+    Args:
+        model: The judge; its own ladder, tau and chains are used.
+        items: Encoded examples.
+        question_ids: One for each.
+        wants_states: Whether candidates carry the generator's states.
+        quality: `exact` or `graded`, see `quality_of`.
+        batch_size: Examples judged at once.
+        seed: Of all draws.
+        progress: Whether to show a progress bar.
+    """
+    state = PartialState()
+    mine = range(state.process_index, len(items), state.num_processes)
+    options = model.config.judge_options(model.task.space.kind, seed=seed, selection="scorer", consensus="sampled")
+    model.eval()
+    found: list[tuple[int, Group]] = []
+    with tqdm(total=len(mine), unit="example", desc="candidates", disable=not progress) as bar, torch.no_grad():
+        for chosen, inputs in batches(model.processor, [items[index] for index in mine], batch_size):
+            scribe = _Scribe(model, wants_states)
+            stage = probe_prompts(scribe, inputs, options)
+            output = deliberate(scribe, stage.long_items(), options)
+            owners = [mine[chosen[place]] for place in stage.long_index]
+            probes = [len(item.probe_texts) for item in stage.long_items()]
+            found += _groups(scribe, output, owners, probes, items, question_ids, model.task, quality)
+            bar.update(len(chosen))
+    everyone = found if state.num_processes == 1 else gather_object(found)
+    return [group for _, group in sorted(everyone, key=lambda pair: pair[0])]
+
+
+def _groups(
+    scribe: _Scribe, output: Any, owners: Sequence[int], probes: Sequence[int], items: Sequence[TrainingItem],
+    question_ids: Sequence[str], task: JudgeTask, quality: str,
+) -> Iterator[tuple[int, Group]]:  # fmt: skip
+    if not owners:
+        return
+    rows = output["chain_item_index"].tolist()
+    scores = output["chain_scores"].tolist()
+    for place, owner in enumerate(owners):
+        own = [score for row, score in zip(rows, scores, strict=True) if row == place]
+        candidates, prompt = [], ""
+        for number, score in enumerate(own):
+            if score != score:  # no verdict, so nothing to score
+                continue
+            prompt, text, state = scribe.notes[int(score)]
+            is_chain = number >= probes[place]
+            verdict = task.parse(scribe.spelled[text] if is_chain else text, reasoning=is_chain)
+            good = (
+                0.0 if verdict is None else quality_of(verdict, items[owner].verdict, task.space.num_verdicts, quality)
+            )
+            candidates.append(Candidate(text, is_chain, good, state))
+        if candidates:
+            yield owner, Group(question_ids[owner], prompt, tuple(candidates))
+
+
+def quality_of(verdict: int, truth: int, num_verdicts: int, kind: str) -> float:
+    """How good a candidate with this verdict is, in [0, 1].
+
+    Args:
+        verdict: Id of its verdict.
+        truth: Id of the true one.
+        num_verdicts: How many there are.
+        kind: `exact`: 1 for the truth, else 0. `graded`: 1 for the truth, falling linearly to 0 for the farthest verdict.
+    """
+    return float(verdict == truth) if kind == "exact" else 1 - abs(verdict - truth) / (num_verdicts - 1)
+
+
+def write_groups(folder: Path, groups: Sequence[Group]) -> None:
+    """Write `groups.jsonl`, a line per group, and `states.safetensors` where candidates carry states.
+
+    Args:
+        folder: Made if absent.
+        groups: The groups.
+    """
+    rows = [
+        {"question_id": group.question_id, "prompt": group.prompt, "candidates": [
+            {"text": c.text, "is_chain": c.is_chain, "quality": c.quality} for c in group.candidates
+        ]}
+        for group in groups
+    ]  # fmt: skip
+    write_text(folder / "groups.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    states = [c.state for group in groups for c in group.candidates if c.state is not None]
+    if states:
+        save_file({"states": torch.stack(states)}, folder / "states.safetensors")
+
+
+def read_groups(folder: Path) -> list[Group]:
+    """What `write_groups` wrote.
+
+    Args:
+        folder: Its folder.
+    """
+    path = folder / "states.safetensors"
+    states = iter(load_file(path)["states"]) if path.is_file() else None
+    groups = []
+    for line in (folder / "groups.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        candidates = [Candidate(**candidate) for candidate in row["candidates"]]
+        if states is not None:
+            candidates = [replace(candidate, state=next(states)) for candidate in candidates]
+        groups.append(Group(row["question_id"], row["prompt"], tuple(candidates)))
+    return groups
+
+
+def read_candidate_file(path: str) -> list[Group]:
+    """Candidates with a given quality, grouped by question.
+
+    Args:
+        path: JSONL file: question_id, prompt, text, quality in [0, 1].
+
+    Raises:
+        ConfigError: It cannot be read, or a line is no candidate.
+    """
+    found: dict[str, tuple[str, list[Candidate]]] = {}
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    question_id, prompt, candidate = _candidate(json.loads(line), f"Line {number} of {path}")
+                    found.setdefault(question_id, (prompt, []))[1].append(candidate)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"The candidates {path} must be a readable JSONL file: {error}.") from error
+    return [Group(question_id, prompt, tuple(own)) for question_id, (prompt, own) in found.items()]
+
+
+def _candidate(row: Any, where: str) -> tuple[str, str, Candidate]:
+    keys = {"question_id", "prompt", "text", "quality"}
+    if not isinstance(row, dict) or set(row) != keys or not all(isinstance(row[k], str) for k in keys - {"quality"}):
+        raise ConfigError(
+            f"{where} must have the texts question_id, prompt, text and the number quality, got {row!r:.200}."
+        )
+    if not isinstance(row["quality"], int | float) or not 0 <= row["quality"] <= 1:
+        raise ConfigError(f"{where} must have a quality in [0, 1], got {row['quality']!r}.")
+    return row["question_id"], row["prompt"], Candidate(row["text"], True, float(row["quality"]))
+
+
+__all__ = ["Candidate", "Group", "quality_of", "read_candidate_file", "read_groups", "sample_groups", "write_groups"]

@@ -1,0 +1,68 @@
+"""`egrm train all`: from a configuration to a checkpoint with its measurements."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from transformers_egrm.training.config import to_dict
+from transformers_egrm.training.plots import draw_plots
+from transformers_egrm.training.run import Run, write_json
+from transformers_egrm.training.scorer import run_scorer
+from transformers_egrm.training.sft import Workshop, run_sft
+
+
+def train_all(shop: Workshop) -> None:
+    """Every stage that is not done yet, then the checkpoint and the results.
+
+    Args:
+        shop: The run and its data.
+    """
+    generator = run_sft(shop)
+    result = run_scorer(shop, generator)
+    if shop.run.is_main:
+        write_outcome(shop.run, result)
+    PartialState().wait_for_everyone()
+
+
+def write_outcome(run: Run, result: str) -> None:
+    """Write `checkpoint/`, `results.json` and the plots.
+
+    Args:
+        run: A run whose stages are done.
+        result: The stage whose checkpoint is the run's.
+    """
+    _copy_folder(run.stage_folder(result), run.folder / "checkpoint")
+    write_json(run.folder / "results.json", {
+        "result": result, "config": to_dict(run.config), "environment": environment(), "stages": run.results(),
+    })  # fmt: skip
+    draw_plots(run)
+
+
+def environment() -> dict[str, Any]:
+    """The releases and the processor that numbers depend on."""
+    packages = ("transformers-egrm", "torch", "transformers", "trl", "peft", "accelerate")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "device": str(PartialState().device),
+        "processes": PartialState().num_processes,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    # A copy that is stopped leaves no half of a checkpoint.
+    partial = target.with_name(f".{target.name}.partial")
+    for leftover in (partial, target):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.copytree(source, partial)
+    os.replace(partial, target)
+
+
+__all__ = ["environment", "train_all", "write_outcome"]
