@@ -248,6 +248,10 @@ def test_larger_batches_share_the_steps():
     assert costs.short == pytest.approx(3 / 10)
     assert costs.chains == pytest.approx(30 / 10 + 2)
     assert costs.always == pytest.approx(31 / 10)
+    padded = replace(speed, prompt_token_s=0.1)
+    plain, more = (seconds_of(replace(work, padding_tokens=padding), padded, 10) for padding in (0.0, 5.0))
+    assert (more.short - plain.short, more.always - plain.always) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert more.chains == plain.chains  # suffixes are of one length
     assert math.isclose(costs.short_to_long, 0.3 / 5.3)
 
 

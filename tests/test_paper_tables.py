@@ -303,13 +303,14 @@ def test_a_table_shows_what_does_not_exist_as_a_dash(paper_tables):
 def test_nothing_is_timed_with_a_hook_in_place(paper_tables, model, items, monkeypatch):
     bench = bench_of(paper_tables, model, items[:4], rounds=3)
     hooks = []
-    real = paper_tables.judge_labelled
+    measuring = importlib.import_module("paper_bench")
+    real = measuring.judge_labelled
 
     def spy(*args, **options):
         hooks.append(len(model.backbone.body._forward_pre_hooks))
         return real(*args, **options)
 
-    monkeypatch.setattr(paper_tables, "judge_labelled", spy)
+    monkeypatch.setattr(measuring, "judge_labelled", spy)
     before = len(model.backbone.body._forward_pre_hooks)
     bench.compare({"full": {}})
     assert set(hooks) == {before}
@@ -317,4 +318,8 @@ def test_nothing_is_timed_with_a_hook_in_place(paper_tables, model, items, monke
     assert hooks.count(before) > hooks.count(before + 1) > 0  # counted once, timed three times
     always, _ = real(model, items[:4], 4, path="long", selection="vote")
     assert always.new_tokens.mean() / 3 <= lengths["longest_chain_tokens"] <= always.new_tokens.max()
+    width = max(len(item.item.prompts[0]) for item in items[:4])
+    assert lengths["padding_tokens"] == pytest.approx(
+        width - np.mean([len(item.item.prompts[0]) for item in items[:4]])
+    )
     assert speed.largest_error >= 0

@@ -44,6 +44,8 @@ class Workload:
     """Candidates of a long item that the scorer reads; 0 where a vote decides."""
     scorer_tokens: float = 0.0
     """Tokens of one (prompt, candidate) pair; 0 for a scorer that reads the generator's states."""
+    padding_tokens: float = 0.0
+    """Padding that a prompt's batch adds to it: it takes time, and counts as no operation."""
     longest_verdict_tokens: float | None = None
     """The longest probe of a batch, which its steps last for; None: as long as the others."""
     longest_chain_tokens: float | None = None
@@ -292,7 +294,7 @@ def seconds_of(workload: Workload, speed: Speed, batch_size: int) -> PathCosts:
     chain_steps = math.ceil(w.longest_chain_tokens or w.chain_tokens)
     short = (
         speed.pass_s * verdict_steps / batch_size
-        + speed.prompt_token_s * (w.prompt_tokens + w.short_suffix_tokens)
+        + speed.prompt_token_s * (w.prompt_tokens + w.padding_tokens + w.short_suffix_tokens)
         + speed.new_token_s * w.num_probes * max(0.0, w.verdict_tokens - 1)
     )
     chains = (
@@ -300,7 +302,7 @@ def seconds_of(workload: Workload, speed: Speed, batch_size: int) -> PathCosts:
         + speed.prompt_token_s * w.long_suffix_tokens
         + speed.new_token_s * w.num_chains * max(0.0, w.chain_tokens - 1)
     )
-    prompt = speed.pass_s / batch_size + speed.prompt_token_s * w.prompt_tokens
+    prompt = speed.pass_s / batch_size + speed.prompt_token_s * (w.prompt_tokens + w.padding_tokens)
     return PathCosts(short, chains + speed.candidate_s * w.candidates, prompt + chains)
 
 
