@@ -180,7 +180,7 @@ class SFTStageConfig:
     """Share of easy examples among long-mode items; None: as the data has it."""
     easy_difficulty: int = 1
     """Up to this difficulty an example is easy."""
-    sort_steps: int = 8
+    sort_steps: int = 32
     """So many steps' items are sorted by length together, so that a batch holds equal lengths."""
     logging_steps: int = 20
     """Steps between two lines of the metrics."""
