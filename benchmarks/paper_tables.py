@@ -211,7 +211,6 @@ def routing_row(bench: Bench, own: Outcomes) -> Row:
         "short_precision": bench.over_questions(
             lambda right, took: mean(right[took]) if took.any() else None, own.correct, own.took_short
         ),
-        "auroc": bench.over_questions(metrics.auroc, own.consensus, own.short_correct),
     }
 
 
@@ -526,6 +525,7 @@ def exactness(bench: Bench) -> Table:
         {
             "consensus": name,
             **routing_row(bench, run.outcomes),
+            "auroc": bench.over_questions(metrics.auroc, run.outcomes.consensus, run.outcomes.short_correct),
             "ece": bench.over_questions(metrics.calibration_error, run.outcomes.consensus, run.outcomes.short_correct),
             "flops_ratio": bench.over_questions(mean_ratio, run.outcomes.flops, reference.outcomes.flops),
             "seconds_ratio": bench.over_chunks(run.seconds / reference.seconds),

@@ -149,10 +149,10 @@ def bench_of(paper_tables, model, items, **settings):
 
 
 def test_ablations_are_measured_against_the_baseline(paper_tables, model, items):
-    table, full = paper_tables.ablations(bench_of(paper_tables, model, items, batch_size=2))
+    table, full = paper_tables.ablations(bench_of(paper_tables, model, items, batch_size=1))
     rows = {row["method"]: row for row in table["rows"]}
-    base, _ = judge_labelled(model, items, 2, path="long", selection="vote")
-    whole, _ = judge_labelled(model, items, 2)
+    base, _ = judge_labelled(model, items, 1, path="long", selection="vote")
+    whole, _ = judge_labelled(model, items, 1)
     assert full.outcomes.correct.tolist() == whole.correct.tolist()
     assert rows["full E-GRM"]["accuracy"]["value"] == pytest.approx(whole.correct.mean())
     assert rows["full E-GRM"]["gain"]["value"] == pytest.approx(whole.correct.mean() - base.correct.mean())
@@ -162,7 +162,7 @@ def test_ablations_are_measured_against_the_baseline(paper_tables, model, items)
     assert rows["no trigger"]["flops_ratio"]["value"] > 1  # the same chains, and a scorer
     assert rows["short path only"]["flops_ratio"]["value"] < 1
     assert rows["short path only"]["short_share"]["value"] == 1
-    assert len(full.seconds) == 2  # chunks of four batches
+    assert len(full.seconds) == 2  # chunks of eight batches
     cost = {row["name"]: row for row in table["cost"]["rows"]}
     assert len(cost) == 5
     for name in ("short path / baseline, FLOPs", "short / long path of items that think, FLOPs"):
