@@ -37,12 +37,7 @@ from paper_bench import Bench, Row, Run, mean, mean_ratio, measure_speed
 from paper_report import write_report
 
 from transformers_egrm.evaluation import metrics
-from transformers_egrm.evaluation.cost import (
-    PathCosts,
-    flops_of,
-    seconds_of,
-    workload_of,
-)
+from transformers_egrm.evaluation.cost import PathCosts, flops_of, seconds_of, workload_of
 from transformers_egrm.evaluation.outcomes import LabelledItem, Outcomes, label
 from transformers_egrm.modeling.flops_egrm import cost_model
 from transformers_egrm.modeling.generate_egrm import generate
@@ -51,6 +46,11 @@ from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 PROBE_COUNTS = (1, 3, 5, 7, 10)
 Table = dict[str, Any]
+
+
+def share_among(flags: NDArray[np.bool_], rows: NDArray[np.bool_]) -> float | None:
+    """Share of True flags among some rows; None where there are none."""
+    return mean(flags[rows]) if rows.any() else None
 
 
 def column(key: str, name: str, kind: str = "percent") -> dict[str, str]:
@@ -98,6 +98,7 @@ def ablations(bench: Bench) -> tuple[Table, Run]:
         "note": (
             "No trigger: chains for every item, without probes, chosen by the scorer. Baseline: the same, chosen by majority. "
             "Gains and ratios are against the baseline, on the same items."
+            + ("" if bench.options.selection == "scorer" else " Without a trained scorer a vote chooses everywhere.")
         ),
         "columns": [
             column("method", "method", "text"),
@@ -111,7 +112,6 @@ def ablations(bench: Bench) -> tuple[Table, Run]:
             column("new_tokens", "new tokens", "number"),
         ],
         "rows": rows,
-        "has_scorer": bench.options.selection == "scorer",
         "cost": cost_table(bench, full, runs["short path only"], base),
     }
     return table, full
@@ -208,9 +208,7 @@ def routing_row(bench: Bench, own: Outcomes) -> Row:
             lambda took, right: mean(took == right), own.took_short, own.short_correct
         ),
         "short_share": bench.over_questions(mean, own.took_short),
-        "short_precision": bench.over_questions(
-            lambda right, took: mean(right[took]) if took.any() else None, own.correct, own.took_short
-        ),
+        "short_precision": bench.over_questions(share_among, own.correct, own.took_short),
     }
 
 
@@ -285,9 +283,7 @@ def spreads(bench: Bench) -> tuple[Table, Outcomes]:
                 "ece": bench.over_questions(metrics.calibration_error, own.consensus, own.short_correct),
                 "brier": bench.over_questions(metrics.brier, own.consensus, own.short_correct),
                 "short_share": bench.over_questions(mean, believed),
-                "short_precision": bench.over_questions(
-                    lambda right, took: mean(right[took]) if took.any() else None, own.short_correct, believed
-                ),
+                "short_precision": bench.over_questions(share_among, own.short_correct, believed),
                 "reliability": [asdict(found) for found in metrics.reliability(own.consensus, own.short_correct)],
             }
         )
@@ -379,15 +375,12 @@ def short_path(bench: Bench, full: Outcomes, seeds: Sequence[int]) -> Table:
             {
                 "group": name,
                 "items": int(inside.sum()),
-                "short_share": bench.over_questions(lambda took, rows: mean(took[rows]) if rows.any() else None,
-                                                    full.took_short, inside),
-                "short_precision": bench.over_questions(lambda good, rows: mean(good[rows]) if rows.any() else None,
-                                                        full.correct, short),
+                "short_share": bench.over_questions(share_among, full.took_short, inside),
+                "short_precision": bench.over_questions(share_among, full.correct, short),
                 "short_precision_wilson": asdict(metrics.wilson(right, believed)),
-                "accuracy": bench.over_questions(lambda good, rows: mean(good[rows]) if rows.any() else None,
-                                                 full.correct, inside),
+                "accuracy": bench.over_questions(share_among, full.correct, inside),
             }
-        )  # fmt: skip
+        )
     return {
         "title": "(e) Share and precision of the short path",
         "note": "Wilson's interval takes items for independent; the bootstrap's draws whole questions.",
@@ -480,9 +473,7 @@ def thresholds(bench: Bench) -> Table:
                 "threshold": threshold,
                 "accuracy": bench.over_questions(mean, correct),
                 "short_share": bench.over_questions(mean, short),
-                "short_precision": bench.over_questions(
-                    lambda right, took: mean(right[took]) if took.any() else None, correct, short
-                ),
+                "short_precision": bench.over_questions(share_among, correct, short),
                 "flops_ratio": bench.over_questions(mean_ratio, flops, base.flops),
             }
         )
