@@ -80,9 +80,20 @@ def test_a_run_ends_in_a_checkpoint_that_judges(finished: Path):
     assert set(measured["routed"]) >= {"accuracy", "short_share", "short_precision", "new_tokens", "gflops"}
 
 
+def test_reinforcement_moves_the_policy_and_says_what_it_was_rewarded_for(finished: Path):
+    rows = [row for row in read_jsonl(finished / "metrics.jsonl") if row["stage"] == "grpo"]
+    names = ("verdict_reward", "format_reward", "token_reward", "pairwise_reward")
+    assert all(row[f"rewards/{name}/mean"] is not None for row in rows for name in names)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    before, after = (
+        EGRMRewardModel.from_pretrained(finished / stage).generator for stage in ("scorer", "scorer-grpo")
+    )
+    assert not before.get_input_embeddings().weight.equal(after.get_input_embeddings().weight)
+
+
 def test_a_run_draws_its_plots(finished: Path):
     drawn = {path.stem for path in (finished / "plots").glob("*.png") if path.stat().st_size > 5000}
-    assert drawn >= {"loss", "verdict_accuracy", "route_share", "consensus"}
+    assert drawn >= {"loss", "verdict_accuracy", "route_share", "consensus", "reward"}
 
 
 def test_the_split_is_on_file(finished: Path):
@@ -94,7 +105,7 @@ def test_the_split_is_on_file(finished: Path):
 
 
 def test_a_finished_run_is_not_repeated(finished: Path):
-    stages = ("start", "sft-0", "sft-1", "sft", "candidates", "scorer-fit", "scorer")
+    stages = ("start", "sft-0", "sft-1", "sft", "candidates", "scorer-fit", "scorer", "grpo", "scorer-grpo")
     before = {path: path.stat().st_mtime_ns for stage in stages for path in (finished / stage).rglob("*.safetensors")}
     assert egrm("train", "all", "--config", SMOKE, "--output", finished) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -119,6 +130,7 @@ class Killed(BaseException):
         pytest.param("sft-1", 5, marks=pytest.mark.slow),
         pytest.param("scorer-fit", 10, marks=pytest.mark.slow),
         pytest.param("scorer", 0, marks=pytest.mark.slow),
+        pytest.param("grpo", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_ends_where_an_unbroken_one_does(
@@ -167,7 +179,6 @@ def test_training_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # by PEFT 0.21
 def test_an_adapter_is_merged_into_what_is_saved(finished: Path, tmp_path: Path):
     config = write_config(
         tmp_path / "lora.yaml", generator={"path": str(finished / "sft")}, routing={"examples": 16},

@@ -46,8 +46,22 @@ def scorer(config: _Config, output: _Output, restart: _Restart = False, progress
     from transformers_egrm.training.scorer import run_scorer
     from transformers_egrm.training.sft import generator_stage
 
-    run_scorer(shop, generator_stage(shop.run))
-    _report(shop, "scorer")
+    _report(shop, run_scorer(shop, generator_stage(shop.run)))
+
+
+@app.command(epilog="Example:\n\negrm train grpo --config examples/train/egrm_mini.yaml --output ./run")
+def grpo(config: _Config, output: _Output, restart: _Restart = False, progress: _Progress = None) -> None:
+    """Stage 3: extended GRPO, and the scorer once more for the policy it leads to.
+
+    The judge and its scorer are those of stages 1 and 2 in the same folder.
+    """
+    shop = _open(config, output, restart, progress)
+    from transformers_egrm.training.everything import AFTER_GRPO
+    from transformers_egrm.training.grpo import run_grpo
+    from transformers_egrm.training.scorer import run_scorer
+    from transformers_egrm.training.sft import generator_stage
+
+    _report(shop, run_scorer(shop, run_grpo(shop, generator_stage(shop.run)), AFTER_GRPO))
 
 
 @app.command(name="all", epilog="Examples:\n\negrm train all --config examples/train/egrm_mini.yaml --output ./run\n\n"
@@ -60,8 +74,7 @@ def everything(config: _Config, output: _Output, restart: _Restart = False, prog
     shop = _open(config, output, restart, progress)
     from transformers_egrm.training.everything import train_all
 
-    train_all(shop)
-    _report(shop, "scorer", "checkpoint")
+    _report(shop, train_all(shop), "checkpoint")
 
 
 def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any:

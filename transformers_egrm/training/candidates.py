@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.chains_egrm import deliberate
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -64,9 +63,8 @@ class _Scribe:
         self.spelled: dict[str, str] = {}  # a chain as its verdict is read: control tokens tell where a thought ends
         self._last: tuple[list[list[int]], list[str]] = ([], [])
 
-    @property
-    def backbone(self) -> Backbone:
-        return self.model.backbone
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
         texts = self.model.decode_tokens(token_ids, control=control)
@@ -111,7 +109,7 @@ def sample_groups(
     found: list[tuple[int, Group]] = []
     with tqdm(total=len(mine), unit="example", desc="candidates", disable=not progress) as bar, torch.no_grad():
         for chosen, inputs in batches(model.processor, [items[index] for index in mine], batch_size):
-            scribe = _Scribe(model, wants_states)
+            scribe: Any = _Scribe(model, wants_states)
             stage = probe_prompts(scribe, inputs, options)
             output = deliberate(scribe, stage.long_items(), options)
             owners = [mine[chosen[place]] for place in stage.long_index]

@@ -11,23 +11,34 @@ import torch
 from accelerate import PartialState
 
 from transformers_egrm.training.config import to_dict
+from transformers_egrm.training.grpo import run_grpo
 from transformers_egrm.training.plots import draw_plots
 from transformers_egrm.training.run import Run, write_json
-from transformers_egrm.training.scorer import run_scorer
+from transformers_egrm.training.scorer import ScorerStages, run_scorer
 from transformers_egrm.training.sft import Workshop, run_sft
 
 
-def train_all(shop: Workshop) -> None:
+AFTER_GRPO = ScorerStages("candidates-grpo", "scorer-grpo-fit", "scorer-grpo")
+
+
+def train_all(shop: Workshop) -> str:
     """Every stage that is not done yet, then the checkpoint and the results.
 
     Args:
         shop: The run and its data.
+
+    Returns:
+        The stage whose checkpoint is the run's.
     """
     generator = run_sft(shop)
     result = run_scorer(shop, generator)
+    if shop.run.config.grpo.steps:
+        # The policy has moved: its candidates are new ones, and so are the states that a scorer may read.
+        result = run_scorer(shop, run_grpo(shop, generator), AFTER_GRPO)
     if shop.run.is_main:
         write_outcome(shop.run, result)
     PartialState().wait_for_everyone()
+    return result
 
 
 def write_outcome(run: Run, result: str) -> None:
@@ -65,4 +76,4 @@ def _copy_folder(source: Path, target: Path) -> None:
     os.replace(partial, target)
 
 
-__all__ = ["environment", "train_all", "write_outcome"]
+__all__ = ["AFTER_GRPO", "environment", "train_all", "write_outcome"]

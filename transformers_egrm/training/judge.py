@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel, set_seed
 
-from transformers_egrm.modeling.configuration_egrm import EGRMConfig
+from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.outputs_egrm import JudgeInputs
@@ -111,7 +111,7 @@ def make_processor(
         judge: Verdict space and rubric.
         scorer_tokenizer: The scorer's, if it has one.
     """
-    options = EGRMConfig(generator_config=generator.config, **judge.options).judge_options()
+    options = judge_options(generator, judge)
     context = getattr(generator.config.get_text_config(), "max_position_embeddings", None)
     room = max(options.max_chain_tokens, options.max_probe_tokens)
     if context is not None and context <= room:
@@ -123,6 +123,16 @@ def make_processor(
         tokenizer, scorer_tokenizer, space=verdict_space(judge), rubric=judge.rubric,
         max_prompt_tokens=None if context is None else context - room,
     )  # fmt: skip
+
+
+def judge_options(generator: PreTrainedModel, judge: JudgeConfig) -> JudgeOptions:
+    """The judging defaults of a run.
+
+    Args:
+        generator: A causal LM.
+        judge: What the configuration sets.
+    """
+    return EGRMConfig(generator_config=generator.config, **judge.options).judge_options()
 
 
 def make_judge(
@@ -168,6 +178,7 @@ def _encoded(processor: EGRMProcessor, item: TrainingItem) -> EncodedItem:
 
 __all__ = [
     "batches",
+    "judge_options",
     "load_generator",
     "make_judge",
     "make_processor",

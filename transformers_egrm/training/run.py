@@ -17,6 +17,7 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,8 @@ def quiet(progress: bool) -> None:
         datasets.disable_progress_bars()
         transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+    # TRL 1.16 and PEFT 0.21 ask Transformers 5.24 for it under its old name.
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 
 def write_json(path: Path, values: Any) -> None:

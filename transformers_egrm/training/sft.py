@@ -10,12 +10,14 @@ import peft
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
+from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.training.config import LoraConfig, SFTStageConfig
 from transformers_egrm.training.curriculum import Curriculum, Pick, plan
 from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
 from transformers_egrm.training.judge import (
+    judge_options,
     load_generator,
     make_judge,
     make_processor,
@@ -51,6 +53,11 @@ class Workshop:
     def encoder(self) -> ItemEncoder:
         """Encodes examples with the run's processor."""
         return ItemEncoder(self.generator("start")[1])
+
+    @cached_property
+    def judge_options(self) -> JudgeOptions:
+        """The judging defaults of the run."""
+        return judge_options(self.generator("start")[0], self.run.config.judge)
 
     @cached_property
     def train_examples(self) -> list[Example]:

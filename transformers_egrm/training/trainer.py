@@ -177,7 +177,7 @@ class JudgeSFTTrainer(SFTTrainer):
         """Checkpoints on the way carry no card: the finished judge has one."""
 
 
-def no_recomputation() -> dict[str, bool]:
+def no_recomputation() -> dict[str, Any]:
     """The argument that turns TRL's default of recomputing activations off: small models gain nothing from it."""
     # Transformers 5.24 renamed it; the old name goes when that is the oldest release supported.
     names = {field.name for field in fields(TrainingArguments)}
