@@ -93,7 +93,7 @@ def test_reinforcement_moves_the_policy_and_says_what_it_was_rewarded_for(finish
 
 def test_a_run_draws_its_plots(finished: Path):
     drawn = {path.stem for path in (finished / "plots").glob("*.png") if path.stat().st_size > 5000}
-    assert drawn >= {"loss", "verdict_accuracy", "route_share", "consensus", "reward"}
+    assert drawn == {"loss", "verdict_accuracy", "scorer_loss", "reward", "route_share", "consensus"}
 
 
 def test_the_split_is_on_file(finished: Path):

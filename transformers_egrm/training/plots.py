@@ -10,12 +10,13 @@ from transformers_egrm.training.run import Run
 
 
 CURVES = {
-    "loss": ("loss", "eval_loss"),
-    "verdict_accuracy": ("verdict_accuracy_short", "verdict_accuracy_long", "pair_accuracy"),
-    "reward": ("reward", "rewards/verdict_reward/mean", "rewards/pairwise_reward/mean", "kl"),
-    "route_share": ("short_share", "routed_short_share", "short_precision", "routed_short_precision"),
+    "loss": ("sft-", ("loss",)),
+    "verdict_accuracy": ("sft-", ("verdict_accuracy_short", "verdict_accuracy_long")),
+    "scorer_loss": ("scorer", ("loss", "pair_accuracy", "pick_accuracy")),
+    "reward": ("grpo", ("reward", "rewards/verdict_reward/mean", "rewards/pairwise_reward/mean", "kl")),
+    "route_share": ("", ("short_share", "short_precision", "routed_short_share", "routed_short_precision")),
 }
-"""Plot -> columns of the metrics."""
+"""Plot -> how the stages it shows begin, and the columns of their metrics."""
 
 
 def draw_plots(run: Run) -> list[Path]:
@@ -30,7 +31,10 @@ def draw_plots(run: Run) -> list[Path]:
     matplotlib.use("agg", force=False)
     rows, folder = run.metrics(), run.folder / "plots"
     folder.mkdir(exist_ok=True)
-    written = [path for name, columns in CURVES.items() if (path := _curves(rows, columns, folder / f"{name}.png"))]
+    written = []
+    for name, (stages, columns) in CURVES.items():
+        own = [row for row in rows if row["stage"].startswith(stages)]
+        written += [path] if (path := _curves(own, columns, folder / f"{name}.png")) else []
     splits = {stage: found["consensus"] for stage, found in run.results().items() if stage.startswith("route-")}
     return written + ([_consensus(splits, folder / "consensus.png")] if splits else [])
 
@@ -52,7 +56,7 @@ def _curves(rows: list[dict[str, Any]], columns: tuple[str, ...], path: Path) ->
         offset += max(row["step"] for row in own)
     if not drawn:
         return None
-    axes.set_xlabel("optimiser steps of all stages")
+    axes.set_xlabel("optimiser steps")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
