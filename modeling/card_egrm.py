@@ -89,6 +89,8 @@ def _reward_lines(config: EGRMConfig) -> list[str]:
 def _architecture(config: EGRMConfig, part: str) -> str:
     if part == "generator":
         return config.get_text_config().model_type
+    if part == "draft":
+        return getattr(config.draft_config, "model_type", "unknown")
     return getattr(config.scorer_config, "model_type", "head on the generator's states")
 
 

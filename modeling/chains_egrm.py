@@ -14,14 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
+from .drafted_egrm import draft_source, drafted_flops, has_room, write_chains
 from .errors_egrm import ConfigError
 from .ladder_egrm import BranchSampler
 from .outputs_egrm import EGRMOutput, Status
 from .prefill_egrm import Prefix
 from .probes_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
-from .prompts_egrm import Body, resume_prompts
+from .prompts_egrm import Body, StarPrompts, resume_prompts
 from .reading_egrm import answer_of, label_of, reward_of, verdict_of
+from .rounds_egrm import Written
+from .speculative_egrm import make_plan
 from .vocabulary_egrm import OpenVocabulary
 
 
@@ -55,6 +59,8 @@ class _Thought:
     new_tokens: int
     tokens_run: int
     flops: float
+    draft_rounds: int = 0
+    draft_tokens: int = 0
 
 
 def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_texts: bool = False) -> EGRMOutput:
@@ -70,7 +76,8 @@ def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_tex
         One row per item, in order, with the costs of its short stage included; no fields without items.
 
     Raises:
-        ConfigError: The items were prepared for another way to choose.
+        ConfigError: The items were prepared for another way to choose, or nobody can draft as asked.
+        UnsupportedModelError: Drafts were asked for, and a model cannot run them behind one prompt.
     """
     if not items:
         return EGRMOutput()
@@ -80,7 +87,7 @@ def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_tex
             "Pass the same options to `probe` and `deliberate`.",
         )
     thoughts: list[_Thought] = []
-    for batch in _batches(items, options):
+    for batch in _batches(model, items, options):
         thoughts += _think(model, batch, options)
     return _merge(items, thoughts, return_texts)
 
@@ -91,7 +98,7 @@ def _is_ready_for_scorer(model: Judge, item: LongItem) -> bool:
     return bool(item.prompt_texts)
 
 
-def _batches(items: LongItems, options: JudgeOptions) -> list[LongItems]:
+def _batches(model: Judge, items: LongItems, options: JudgeOptions) -> list[LongItems]:
     # Neighbours with the same task and as many prompts run together where their prefixes can be joined.
     batches: list[list[LongItem]] = []
     for item in items:
@@ -103,6 +110,7 @@ def _batches(items: LongItems, options: JudgeOptions) -> list[LongItems]:
             and isinstance(last.bodies[0], Prefix)
             and last.task == item.task
             and len(last.bodies) == len(item.bodies)
+            and has_room(model, last, options) == has_room(model, item, options)
         )
         if joins:
             batches[-1].append(item)
@@ -120,20 +128,29 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     prompts = resume_prompts(backbone, bodies, task.long_suffix_ids)
     per_prompt = -(-options.num_chains // orders)
     device = backbone.device
-    sampler = BranchSampler(
-        branches_of(
-            torch.tensor([item.item_id for item in items], device=device).repeat_interleave(orders),
-            torch.arange(orders, device=device).repeat(len(items)),
-            (options.chain_temperature,) * per_prompt, (options.chain_top_p,) * per_prompt, options.seed, CHAIN_OFFSET,
-        ),
-        OpenVocabulary(task.chain_stop_ids),
-        options.max_chain_tokens,
-        deadlines=[item.deadline for item in items for _ in range(orders)],
-        want_log_probs=options.selection == "likelihood",
-        want_states=options.selection == "scorer" and model.wants_states,
+    branches = branches_of(
+        torch.tensor([item.item_id for item in items], device=device).repeat_interleave(orders),
+        torch.arange(orders, device=device).repeat(len(items)),
+        (options.chain_temperature,) * per_prompt, (options.chain_top_p,) * per_prompt, options.seed, CHAIN_OFFSET,
     )  # fmt: skip
-    sampler.draw(prompts.first_logits(None))
-    prompts.run(sampler)
+    deadlines = [item.deadline for item in items for _ in range(orders)]
+    want_log_probs = options.selection == "likelihood"
+    want_states = options.selection == "scorer" and model.wants_states
+    source = draft_source(model, options) if has_room(model, items[0], options) else None
+    sampler: BranchSampler | Written
+    if source is not None and isinstance(prompts, StarPrompts):
+        rows_deadlines = [deadline for deadline in deadlines for _ in range(per_prompt)]
+        sampler = write_chains(
+            model, source, items, prompts, branches, options, rows_deadlines,
+            want_log_probs=want_log_probs, want_states=want_states,
+        )  # fmt: skip
+    else:
+        sampler = BranchSampler(
+            branches, OpenVocabulary(task.chain_stop_ids), options.max_chain_tokens, deadlines=deadlines,
+            want_log_probs=want_log_probs, want_states=want_states,
+        )  # fmt: skip
+        sampler.draw(prompts.first_logits(None))
+        prompts.run(sampler)
 
     tokens, lengths = sampler.tokens.tolist(), sampler.lengths.tolist()
     drawn = [ids[:length] for ids, length in zip(tokens, lengths, strict=True)]
@@ -141,6 +158,14 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     texts, spelled = model.decode_tokens(drawn), model.decode_tokens(drawn, control=True)
     ended, broken, timed_out = (flags.tolist() for flags in (sampler.ended, sampler.broken, sampler.late))
     log_probs, cost = sampler.log_probs.tolist(), model.backbone.cost
+    rounds, plan, draft_cost = [0] * len(drawn), None, None
+    if source is not None and isinstance(sampler, Written):
+        rounds, plan = (
+            sampler.rounds.tolist(),
+            make_plan(source, options.verification, options.num_drafts, options.draft_length),
+        )
+        drafter: Backbone | None = source.backbone(model.backbone)
+        draft_cost = None if drafter is None else drafter.cost
     per_item = orders * per_prompt
     thoughts = []
     for index, item in enumerate(items):
@@ -160,7 +185,10 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
             mean = log_probs[row] / max(1, lengths[row])
             candidates.append(Candidate(texts[row], verdict, order, True, mean))
             fed, context = max(0, lengths[row] - 1), item.prompt_lengths[order] + len(task.long_suffix_ids)
-            flops += cost.run(fed, context) + cost.head(fed)
+            if plan is None:
+                flops += cost.run(fed, context) + cost.head(fed)
+            else:
+                flops += drafted_flops(cost, draft_cost, plan, rounds[row], context, lengths[row])
         if options.selection == "scorer":
             states = None
             if sampler.states is not None:
@@ -175,8 +203,12 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
         elif any(broken[row] for row in rows) or (options.selection == "scorer" and _lacks_a_score(candidates)):
             chosen, status = None, Status.ERROR
         spent = sum(lengths[row] for row in rows)
+        passes = sum(rounds[row] for row in rows)
+        passed = sum(max(0, lengths[row] - 1) for row in rows) if plan is not None else 0
         thoughts.append(
-            _Thought(candidates, chosen, answers, status, spent, orders * len(task.long_suffix_ids), flops)
+            _Thought(
+                candidates, chosen, answers, status, spent, orders * len(task.long_suffix_ids), flops, passes, passed
+            )
         )
     return thoughts
 
@@ -245,9 +277,8 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -
     device = rewards.device
     counts = [len(thought.candidates) for thought in thoughts]
     scores = [candidate.score for thought in thoughts for candidate in thought.candidates]
-    added = torch.tensor([[t.new_tokens, t.tokens_run] for t in thoughts], dtype=torch.int64, device=device).view(
-        -1, 2
-    )
+    counts_of = [[t.new_tokens, t.tokens_run, t.draft_rounds, t.draft_tokens] for t in thoughts]
+    added = torch.tensor(counts_of, dtype=torch.int64, device=device).view(-1, 4)
     chosen = [None if thought.chosen is None else thought.chosen.text for thought in thoughts]
     values = dict(short.items()) | {
         "rewards": rewards,
@@ -260,6 +291,8 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -
         ),
         "new_tokens": short["new_tokens"] + added[:, 0],
         "prefill_tokens": short["prefill_tokens"] + added[:, 1],
+        "draft_rounds": short["draft_rounds"] + added[:, 2],
+        "draft_tokens": short["draft_tokens"] + added[:, 3],
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
         "rationales": chosen if return_texts else None,
     }
@@ -304,7 +337,9 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
         return short
     rows = torch.tensor(long_index, device=short["rewards"].device)
     values = dict(short.items())
-    for name in ("rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops"):
+    for name in (
+        "rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops", "draft_rounds", "draft_tokens",
+    ):  # fmt: skip
         values[name] = short[name].clone()
         values[name][rows] = long[name].to(rows.device)
     values["chain_scores"] = long.chain_scores

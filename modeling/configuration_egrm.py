@@ -10,11 +10,13 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError
+from .verification_egrm import METHODS, rule_of
 
 
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
+DRAFTINGS = ("none", "model", "layers", "ngram")
 SCORER_KINDS = ("encoder", "generator_state")
 
 
@@ -56,6 +58,18 @@ class JudgeOptions:
     """Whether the probes are candidates on the long path too, as the paper has it."""
     selection: str = "vote"
     """Who picks among the candidates: `scorer`, `vote` or `likelihood`."""
+    drafting: str = "none"
+    """Who drafts chains, whose law stays the same: `none`, `model` (the checkpoint's draft), `layers` (the generator's first ones), `ngram` (the text so far)."""
+    verification: str = "spectr_gbv"
+    """How drafts are verified: `sd`, `bv`, `gbv` (one draft), `spectr`, `spectr_gbv`, `md_bv` or `md_bv_plus`."""
+    num_drafts: int | None = None
+    """S, drafts of each chain at a time; by default 4, or 1 where drafting or verification know only one."""
+    draft_length: int = 8
+    """L, tokens of a draft, at least 1."""
+    draft_layers: int = 2
+    """With drafting `layers`: how many of the generator's layers."""
+    draft_ngram: int = 3
+    """With drafting `ngram`: how many last tokens are looked up at most."""
     early_stop: bool = True
     """Stop probes once their outcome cannot change. Never changes a route or a reward; consensus is then a bound."""
     path: str = "auto"
@@ -78,7 +92,14 @@ class JudgeOptions:
         _need(_finite(self.consensus_threshold) and 0 <= self.consensus_threshold <= 1, "consensus_threshold",
               self.consensus_threshold, "a share in [0, 1], for example 0.8")  # fmt: skip
         _need(self.vote_tolerance >= 0, "vote_tolerance", self.vote_tolerance, "an integer >= 0")
-        for name in ("max_probe_tokens", "num_chains", "max_chain_tokens"):
+        for name in (
+            "max_probe_tokens",
+            "num_chains",
+            "max_chain_tokens",
+            "draft_length",
+            "draft_layers",
+            "draft_ngram",
+        ):
             value = getattr(self, name)
             _need(isinstance(value, int) and value >= 1, name, value, "an integer >= 1")
         _need(_finite(self.chain_temperature) and self.chain_temperature >= 0, "chain_temperature",
@@ -92,8 +113,19 @@ class JudgeOptions:
             ("selection", SELECTIONS),
             ("path", PATHS),
             ("decoder", DECODERS),
+            ("drafting", DRAFTINGS),
+            ("verification", tuple(METHODS)),
         ):
             _need(getattr(self, name) in allowed, name, getattr(self, name), f"one of {', '.join(allowed)}")
+        if self.num_drafts is not None:
+            _need(isinstance(self.num_drafts, int) and self.num_drafts >= 1, "num_drafts", self.num_drafts,
+                  "an integer >= 1, or None")  # fmt: skip
+            if self.drafting != "none":
+                rule_of(self.verification, self.num_drafts)
+            _need(self.drafting != "ngram" or self.num_drafts == 1, "num_drafts", self.num_drafts,
+                  "1 with drafting='ngram': looked-up drafts are all alike")  # fmt: skip
+        _need(self.drafting == "none" or self.decoder != "expand", "decoder", self.decoder,
+              "another one with a draft, for example auto: drafts are run behind one prompt")  # fmt: skip
         _need(self.timeout_s is None or self.timeout_s > 0, "timeout_s", self.timeout_s, "seconds > 0, or None")
 
     @property
@@ -121,7 +153,7 @@ class JudgeOptions:
 
 
 class EGRMConfig(PreTrainedConfig):
-    """One checkpoint: a generator, optionally a scorer, and how they judge.
+    """One checkpoint: a generator, optionally a scorer and a draft model, and how they judge.
 
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
     of the judge's turn, so that a judgement needs no text. `base_models` are the components' Hub ids, for the model
@@ -132,10 +164,12 @@ class EGRMConfig(PreTrainedConfig):
     sub_configs_defaults = {  # noqa: RUF012 (the base class declares it so)
         "generator_config": SubConfigSpec(config_class=AutoConfig, model_type="llama"),
         "scorer_config": SubConfigSpec(config_class=AutoConfig, model_type="bert", optional=True),
+        "draft_config": SubConfigSpec(config_class=AutoConfig, model_type="llama", optional=True),
     }
 
     generator_config: dict | PreTrainedConfig | None = None
     scorer_config: dict | PreTrainedConfig | None = None
+    draft_config: dict | PreTrainedConfig | None = None
     scorer_kind: str = "encoder"
     scorer_trained: bool = False
     scorer_max_tokens: int = 512
@@ -159,6 +193,12 @@ class EGRMConfig(PreTrainedConfig):
     max_chain_tokens: int = 256
     reuse_probes: bool = True
     selection: str | None = None
+    drafting: str | None = None
+    verification: str = "spectr_gbv"
+    num_drafts: int | None = None
+    draft_length: int = 8
+    draft_layers: int = 2
+    draft_ngram: int = 3
     early_stop: bool = True
     initializer_range: float = 0.02
 
@@ -226,6 +266,12 @@ class EGRMConfig(PreTrainedConfig):
             max_chain_tokens=self.max_chain_tokens,
             reuse_probes=self.reuse_probes,
             selection=self.selection or ("scorer" if self.has_scorer and self.scorer_trained else "vote"),
+            drafting=self.drafting or ("none" if self.draft_config is None else "model"),
+            verification=self.verification,
+            num_drafts=self.num_drafts,
+            draft_length=self.draft_length,
+            draft_layers=self.draft_layers,
+            draft_ngram=self.draft_ngram,
             early_stop=self.early_stop,
         )
         return options.with_overrides(**overrides)

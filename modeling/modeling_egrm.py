@@ -27,6 +27,7 @@ from .components_egrm import (
     quantization_method,
 )
 from .configuration_egrm import EGRMConfig, JudgeOptions
+from .drafted_egrm import draft_source
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
 from .flops_egrm import cost_model
 from .generate_egrm import generate
@@ -35,6 +36,7 @@ from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
 from .random_egrm import item_id_of_tokens
 from .scorer_egrm import EGRMScorer, encode_pairs
+from .speculative_egrm import DraftSource
 from .speculative_egrm import generate as generate_speculatively
 from .verdicts_egrm import JudgeTask
 
@@ -84,6 +86,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
     config: EGRMConfig
     generator: PreTrainedModel
     scorer: EGRMScorer | None
+    draft: PreTrainedModel | None
     base_model_prefix = "egrm"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -97,6 +100,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.generator = AutoModelForCausalLM.from_config(config.generator_config)
         self.scorer = EGRMScorer(config) if config.has_scorer else None
+        self.draft = None if config.draft_config is None else AutoModelForCausalLM.from_config(config.draft_config)
         self._backbone: Backbone | None = None
         self._processor: EGRMProcessor | None = None
         self._loading_options: dict[str, Any] = {}
@@ -110,6 +114,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         tokenizer: PreTrainedTokenizerBase | None = None,
         scorer_tokenizer: PreTrainedTokenizerBase | None = None,
         processor: EGRMProcessor | None = None,
+        *,
+        draft: PreTrainedModel | None = None,
         **settings: Any,
     ) -> "EGRMRewardModel":
         """Build a reward model around existing models, which it takes over: weights are not copied.
@@ -121,6 +127,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             scorer_tokenizer: The encoder's.
             processor: Instead of the two tokenizers: decides verdict space, rubric and truncation too. Without any of
                 them the model judges prepared `JudgeInputs` only.
+            draft: A small causal LM with the generator's tokenizer. It drafts the chains of thought, whose law and
+                rewards stay the same.
             **settings: Fields of `EGRMConfig`, among them `scorer_kind="generator_state"` for a scorer without encoder.
 
         Returns:
@@ -132,13 +140,17 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         """
         generator = plain_generator(generator)
         encoder: Any = None if scorer is None else scorer.base_model.float()
-        parts = {"generator_config": generator.config, "scorer_config": encoder and encoder.config}
+        parts = {
+            "generator_config": generator.config,
+            "scorer_config": encoder and encoder.config,
+            "draft_config": None if draft is None else plain_generator(draft).config,
+        }
         known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models"}
         if unknown := sorted(settings.keys() - known):
             raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
         if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
             raise ConfigError("A scorer of kind generator_state has no encoder, got one.", "Leave one of the two out.")
-        sources = [part.config.name_or_path for part in (generator, encoder) if part is not None]
+        sources = [part.config.name_or_path for part in (generator, encoder, draft) if part is not None]
         with torch.device("meta"):  # the shell only: its weights are replaced below
             model = cls(
                 EGRMConfig(**parts, base_models=[name for name in sources if name and _is_hub_id(name)], **settings)
@@ -151,6 +163,11 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
                 model.config.scorer_config = encoder.config
             model.scorer = EGRMScorer(model.config, encoder)
             model._init_weights(model.scorer.score_head)
+        if draft is not None:
+            shell, draft = model.draft, plain_generator(draft)
+            assert shell is not None, "made from its configuration"
+            _need_class(draft, shell)
+            model.attach_draft(draft)
         model.generation_config, model.config.dtype = generator.generation_config, generator.dtype
         if quantization_method(generator) is not None:
             model._adopt_quantization(generator)
@@ -158,6 +175,19 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             limit = _longest_prompt(model.config)
             model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer, max_prompt_tokens=limit)
         return model.eval()
+
+    def attach_draft(self, draft: PreTrainedModel) -> None:
+        """Let a small model draft the chains of thought from now on; it becomes part of the checkpoint.
+
+        Args:
+            draft: A causal LM with the generator's tokenizer; its weights are not copied.
+
+        Raises:
+            ConfigError: It has another vocabulary.
+        """
+        draft = plain_generator(draft)
+        DraftSource(model=draft).backbone(self.backbone)  # another vocabulary is refused here
+        self.draft, self.config.draft_config = draft.eval(), draft.config
 
     def _adopt_quantization(self, generator: PreTrainedModel) -> None:
         # A checkpoint is quantised as a whole or not at all; modules are named from its root then.
@@ -425,6 +455,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError(
                 "selection='scorer' needs a scorer, and the checkpoint has none.", "Use selection='vote'."
             )
+        if options.drafting != "none" and options.path != "short":
+            draft_source(self, options)  # what cannot be done is refused before anything is run
         return options
 
     @property

@@ -138,6 +138,10 @@ class EGRMOutput(ModelOutput):
     """[B] int64, `Status`."""
     new_tokens: Tensor | None = None
     """[B] int64, tokens sampled for the item: probes and chains."""
+    draft_rounds: Tensor | None = None
+    """[B] int64, passes of the generator that verified drafts of the item's chains, summed over them; 0 without."""
+    draft_tokens: Tensor | None = None
+    """[B] int64, tokens those passes wrote: divided by `draft_rounds`, the block efficiency."""
     prefill_tokens: Tensor | None = None
     """[B] int64, prompt tokens run for the item, shared ones counted once in their group's first item."""
     flops: Tensor | None = None

@@ -13,6 +13,7 @@ from typing import Protocol, SupportsIndex, overload
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
@@ -39,6 +40,11 @@ class Judge(Protocol):
         ...
 
     @property
+    def draft(self) -> PreTrainedModel | None:
+        """The checkpoint's draft model, where it has one."""
+        ...
+
+    @property
     def wants_states(self) -> bool:
         """Whether the scorer reads the generator's hidden states instead of texts."""
         ...
@@ -62,6 +68,8 @@ class LongItem:
     item_id: int
     bodies: tuple[Body, ...]
     """Its prompts (one, or two orders) without the mode suffix."""
+    prompt_ids: tuple[Tensor, ...]
+    """Their token ids, [T] int64 each, on the CPU."""
     prompt_lengths: tuple[int, ...]
     """Tokens of each of them."""
     prompt_texts: tuple[str, ...]
@@ -438,6 +446,8 @@ def _short_output(
         verdict_mass=mass,
         statuses=statuses,
         new_tokens=torch.zeros_like(statuses) if lengths is None else _per_item(lengths, inputs),
+        draft_rounds=torch.zeros_like(statuses),
+        draft_tokens=torch.zeros_like(statuses),
         prefill_tokens=_per_item(torch.tensor(prompts.tokens_run, device=device), inputs),
         flops=_per_item(torch.tensor(flops, dtype=torch.float64, device=device), inputs),
         verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
@@ -516,6 +526,7 @@ def _long_item(
         task=inputs.task,
         item_id=int(inputs.item_ids[index]),
         bodies=tuple(prompts.body(row) for row in rows),
+        prompt_ids=tuple(inputs.input_ids[row][inputs.attention_mask[row].bool()].cpu() for row in rows),
         prompt_lengths=tuple(int(n) for n in inputs.attention_mask[rows].sum(-1)),
         prompt_texts=prompt_texts,
         swapped=tuple(inputs.swapped[rows].tolist()),

@@ -60,6 +60,10 @@ class JudgeResult:
     """Text of the chain that was believed, where asked for; None on the short path."""
     error: str | None = None
     """Why there is no verdict; None where there is one."""
+    draft_rounds: int = 0
+    """Passes of the generator that verified drafts of the record's chains."""
+    draft_tokens: int = 0
+    """Tokens those passes wrote."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as a dict that JSON can hold."""
@@ -152,6 +156,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
         B results, in order.
     """
     columns = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in output.items()}
+    drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
     results = []
     for row, entry in enumerate(entries):
         status, item = Status(columns["statuses"][row]), entry.item
@@ -173,6 +178,8 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 seed=seed,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
+                draft_rounds=drafted[0][row],
+                draft_tokens=drafted[1][row],
             )
         )
     return results

@@ -168,6 +168,7 @@ def drafter_starter(
     contexts: Tensor,
     valid: Tensor,
     target_is_greedy: bool = False,
+    copies: int = 1,
 ) -> Callable[[Tensor], Drafter]:
     """Run the prompts through the draft; what is returned takes the first new tokens and drafts behind them.
 
@@ -179,6 +180,7 @@ def drafter_starter(
         contexts: [R, T] int64, left-padded.
         valid: [R, T] bool.
         target_is_greedy: Whether the target is; the first draft then is, too.
+        copies: How many adjacent rows have the same prompt: it is run once for them.
     """
     if draft is None:
         texts = [row[keep].tolist() for row, keep in zip(contexts.cpu(), valid.cpu(), strict=True)]
@@ -186,7 +188,10 @@ def drafter_starter(
         return lambda first: NgramDrafter(
             [[*text, token] for text, token in zip(texts, first.tolist(), strict=True)], plan.draft_length, longest
         )
-    own, _ = prefill(draft, contexts.to(draft.device), valid.to(draft.device).long())
+    every = torch.arange(0, len(contexts), copies, device=contexts.device)
+    own, _ = prefill(draft, contexts[every].to(draft.device), valid[every].to(draft.device).long())
+    if copies > 1:
+        own = own.select(torch.arange(len(every), device=draft.device).repeat_interleave(copies))
     room = 256 + plan.num_drafts * plan.draft_length
     return lambda first: ModelDrafter(draft, own, first.to(draft.device), warp, room, target_is_greedy)
 
@@ -405,9 +410,12 @@ def _write(
         input_ids, valid, torch.tensor(list(item_ids), device=device),
         torch.arange(len(input_ids), device=device) % copies, seed, ends, budget,
     )  # fmt: skip
-    prefix, _ = prefill(backbone, input_ids, valid.long())
+    once = slice(None, None, copies)
+    prefix, _ = prefill(backbone, input_ids[once], valid[once].long())
+    if copies > 1:
+        prefix = prefix.select(torch.arange(len(input_ids) // copies, device=device).repeat_interleave(copies))
     own_warp = draft_warp(warp, plan.num_drafts, draft_temperature)
-    start = drafter_starter(source, draft, plan, own_warp, input_ids, valid, warp.temperature == 0)
+    start = drafter_starter(source, draft, plan, own_warp, input_ids, valid, warp.temperature == 0, copies)
     written = speculate(backbone, prefix, start, plan, warp, rows)
     longest = int(written.lengths.max())
     behind = torch.arange(longest, device=device) >= written.lengths[:, None]
@@ -415,4 +423,12 @@ def _write(
     return torch.cat([input_ids, new], dim=1), written.statistics
 
 
-__all__ = ["DraftSource", "SpeculativeOutput", "generate", "speculative_sample"]
+__all__ = [
+    "DraftSource",
+    "SpeculativeOutput",
+    "draft_warp",
+    "drafter_starter",
+    "generate",
+    "make_plan",
+    "speculative_sample",
+]

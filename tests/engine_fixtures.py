@@ -33,8 +33,9 @@ class TinyJudge:
     Its scorer is a plain function: of the text's length, or of the hidden state where `wants_states`.
     """
 
-    def __init__(self, generator, wants_states: bool = False) -> None:
+    def __init__(self, generator, wants_states: bool = False, draft=None) -> None:
         self.backbone = Backbone(generator)
+        self.draft = draft
         self.wants_states = wants_states
         self.decoded: list[list[int]] = []
         self.scored: list[tuple[str, str]] = []

@@ -37,6 +37,13 @@ def build(
         Literal["encoder", "generator_state"],
         typer.Option(help="encoder: reads prompt and chain. generator_state: a head on the generator's own states."),
     ] = "encoder",
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Small model with the generator's tokenizer that drafts chains: a folder, a .gguf file or a Hub id.",
+        ),
+    ] = None,
     space: Annotated[
         Literal["pointwise", "pairwise", "binary", "listwise", "free"], typer.Option(help="Default verdict space.")
     ] = "pointwise",
@@ -84,8 +91,9 @@ def build(
         max_prompt_tokens=max_prompt_tokens, truncation=truncation,
     )  # fmt: skip
     model = EGRMRewardModel.from_components(
-        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **as_config_fields(judging)
-    )
+        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **as_config_fields(judging),
+        draft=None if draft is None else load_generator(draft, dtype=dtype)[0],
+    )  # fmt: skip
     _save(model, folder)
     _print_built(model, folder)
 
@@ -128,6 +136,9 @@ def _print_built(model: Any, folder: Path) -> None:
     table.add_column()
     generator = sum(parameter.numel() for parameter in model.generator.parameters())
     table.add_row("generator", f"{config.generator_config.model_type}, {generator / 1e6:,.1f} M parameters")
+    if model.draft is not None:
+        drafting = sum(parameter.numel() for parameter in model.draft.parameters())
+        table.add_row("draft", f"{config.draft_config.model_type}, {drafting / 1e6:,.1f} M parameters")
     if model.scorer is None:
         table.add_row("scorer", "none: chains are chosen by vote")
     else:

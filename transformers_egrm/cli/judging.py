@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 
 import typer
 
-from transformers_egrm.cli.loading import identity, load_model
+from transformers_egrm.cli.loading import identity, load_generator, load_model
 from transformers_egrm.cli.options import RunOptions
 from transformers_egrm.cli.running import Job
 from transformers_egrm.data.fields import FieldMap
@@ -36,6 +36,8 @@ def make_job(
 
     settings = {"version": __version__, **identity(model, run.revision), **asked, "judging": judging,
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
+    if run.draft is not None:
+        settings["draft"] = run.draft
     return Job(
         command=command, model=model, source=source, fields=fields, identity=settings, run=run,
         types={"record": int, **(types or result_types())},
@@ -55,6 +57,9 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
 
     run = job.run
     model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision)
+    if run.draft is not None:
+        draft, _ = load_generator(run.draft, dtype=run.dtype)
+        model.attach_draft(draft.to(model.device))
     on_terminal = typer.get_text_stream("stderr").isatty()
     return RewardJudge(
         model, batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric_text(run.rubric),

@@ -49,6 +49,8 @@ class RunOptions:
     """Most records in flight while input order is restored; by default eight batches or more."""
     rationale: bool = False
     """Add the text behind each verdict to the output."""
+    draft: str | None = field(default=None, metadata={"metavar": "MODEL"})
+    """Small language model with the generator's tokenizer that drafts the chains: a folder, a .gguf file or a Hub id."""
     device: str = "auto"
     """Device of the model: auto, cpu, cuda, cuda:1, mps."""
     dtype: str = "auto"

@@ -34,6 +34,8 @@ class Tally:
     """Judgements with a consensus in (i / 10, (i + 1) / 10]; the first bin holds 0 too."""
     reward_sum: float = 0.0
     tokens: int = 0
+    draft_rounds: int = 0
+    draft_tokens: int = 0
     truncated: int = 0
 
     def add(self, judgements: Iterator[Mapping[str, Any]]) -> None:
@@ -46,6 +48,8 @@ class Tally:
         for row in judgements:
             self.statuses[row["status"]] += 1
             self.tokens += row["tokens"]
+            self.draft_rounds += row.get("draft_rounds", 0)
+            self.draft_tokens += row.get("draft_tokens", 0)
             self.truncated += bool(row["truncated"])
             if row["route"] is not None:
                 self.routes[row["route"]] += 1
@@ -102,6 +106,7 @@ class Tally:
             ],
             "mean_reward": self.reward_sum / ok if ok else None,
             "tokens": self.tokens,
+            "block_efficiency": self.draft_tokens / self.draft_rounds if self.draft_rounds else None,
             "truncated": self.truncated,
             "seconds": round(seconds, 3),
             "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
@@ -126,6 +131,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
     if summary["mean_reward"] is not None:
         table.add_row("mean reward", f"{summary['mean_reward']:.4g}")
     table.add_row("new tokens", f"{summary['tokens']:,} ({summary['tokens'] / max(judgements, 1):.1f} per judgement)")
+    if summary["block_efficiency"] is not None:
+        table.add_row("drafted chains", f"{summary['block_efficiency']:.2f} tokens per pass of the generator")
     if summary["truncated"]:
         table.add_row("truncated", f"{summary['truncated']:,}")
     speed = "" if summary["records_per_s"] is None else f" ({summary['records_per_s']:.3g} records/s)"

@@ -119,6 +119,8 @@ class Written:
     """[R] float32, sum of the tokens' log-probabilities at temperature 1; NaN where not asked for."""
     states: Tensor | None
     """[R, H] hidden state that follows each row's last token, where asked for."""
+    rounds: Tensor
+    """[R] int64, passes of the target in which the row took part, the prompt's own left out."""
     statistics: SpeculationStatistics = field(default_factory=SpeculationStatistics)
 
 
@@ -164,7 +166,7 @@ class _Loop:
         log_probs = torch.full((count,), 0.0 if want_log_probs else torch.nan, device=device)
         tokens = torch.zeros(count, rows.max_tokens, dtype=torch.int64, device=device)
         ended, late, broken = (torch.zeros(count, dtype=torch.bool, device=device) for _ in range(3))
-        self.out = Written(tokens, lengths, ended, late, broken, log_probs, None)
+        self.out = Written(tokens, lengths, ended, late, broken, log_probs, None, torch.zeros_like(lengths))
         self.ends = torch.tensor(list(rows.end_ids), dtype=torch.int64, device=device)
         self.alive = torch.arange(count, device=device)
         self.kept = torch.zeros(plan.draft_length, dtype=torch.int64, device=device)
@@ -223,6 +225,7 @@ class _Loop:
             self.plan.method, drafts, self.layers, Uniforms(tests.view(rows, count, length), clocks, thin[:, 0], nexts)
         )
         self.round, self.num_rounds, self.layers = self.round + 1, self.num_rounds + rows, done.layers
+        self.out.rounds[self.alive] += 1
 
         at = torch.arange(rows, device=self.alive.device)
         path = nodes[done.winners]  # [R, L + 1] where the winner's nodes are among the tokens fed
