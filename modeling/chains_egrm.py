@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
-from .drafted_egrm import draft_source, drafted_flops, has_room, write_chains
+from .drafted_egrm import draft_source, drafted_flops, has_room, saves_time, write_chains
 from .errors_egrm import ConfigError
 from .ladder_egrm import BranchSampler
 from .outputs_egrm import EGRMOutput, Status
@@ -137,6 +137,8 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     want_log_probs = options.selection == "likelihood"
     want_states = options.selection == "scorer" and model.wants_states
     source = draft_source(model, options) if has_room(model, items[0], options) else None
+    if options.drafting == "auto" and source is not None and isinstance(prompts, StarPrompts):
+        source = source if saves_time(model, source, items, prompts, branches, options) else None
     sampler: BranchSampler | Written
     if source is not None and isinstance(prompts, StarPrompts):
         rows_deadlines = [deadline for deadline in deadlines for _ in range(per_prompt)]

@@ -16,7 +16,7 @@ from .verification_egrm import METHODS, rule_of
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
-DRAFTINGS = ("none", "model", "layers", "ngram")
+DRAFTINGS = ("none", "auto", "model", "layers", "ngram")
 SCORER_KINDS = ("encoder", "generator_state")
 
 
@@ -59,7 +59,7 @@ class JudgeOptions:
     selection: str = "vote"
     """Who picks among the candidates: `scorer`, `vote` or `likelihood`."""
     drafting: str = "none"
-    """Who drafts chains, whose law stays the same: `none`, `model` (the checkpoint's draft), `layers` (the generator's first ones), `ngram` (the text so far)."""
+    """Who drafts chains, whose law stays the same: `none`, `model` (the checkpoint's draft), `layers` (the generator's first ones), `ngram` (the text so far); `auto`: the checkpoint's draft where a short trial on this machine shows that it saves time, so that the texts drawn may differ from machine to machine."""
     verification: str = "spectr_gbv"
     """How drafts are verified: `sd`, `bv`, `gbv` (one draft), `spectr`, `spectr_gbv`, `md_bv` or `md_bv_plus`."""
     num_drafts: int | None = None

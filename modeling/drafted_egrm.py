@@ -1,6 +1,8 @@
 """Chains of thought decoded from drafts: the same law, fewer passes of the generator."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,12 +12,16 @@ from .configuration_egrm import JudgeOptions
 from .drafting_egrm import Warp
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .flops_egrm import CostModel
-from .ladder_egrm import Branches
+from .ladder_egrm import Branches, BranchSampler
 from .probes_egrm import Judge, LongItem
 from .prompts_egrm import StarPrompts
 from .rounds_egrm import Rows, SpeculationPlan, Written, speculate
 from .speculative_egrm import DraftSource, draft_warp, drafter_starter, make_plan
 from .trees_egrm import tree_refusal
+from .vocabulary_egrm import OpenVocabulary
+
+
+TRIAL_TOKENS = 24  # of every chain, both ways, to tell which is faster
 
 
 def draft_source(model: Judge, options: JudgeOptions) -> DraftSource | None:
@@ -29,9 +35,9 @@ def draft_source(model: Judge, options: JudgeOptions) -> DraftSource | None:
         ConfigError: The checkpoint has no draft model, or the generator not so many layers.
         UnsupportedModelError: Generator or draft cannot run several drafts behind one prompt.
     """
-    if options.drafting == "none":
+    if options.drafting == "none" or (options.drafting == "auto" and model.draft is None):
         return None
-    if options.drafting == "model":
+    if options.drafting in ("auto", "model"):
         if model.draft is None:
             raise ConfigError(
                 "drafting='model' was asked for, but the checkpoint has no draft model.",
@@ -60,9 +66,48 @@ def has_room(model: Judge, item: LongItem, options: JudgeOptions) -> bool:
         options: Of the call.
     """
     longest = max(item.prompt_lengths) + len(item.task.long_suffix_ids) + options.max_chain_tokens
-    parts = [model.backbone, *([Backbone(model.draft)] if options.drafting == "model" and model.draft else [])]
+    parts = [
+        model.backbone,
+        *([Backbone(model.draft)] if options.drafting in ("auto", "model") and model.draft else []),
+    ]
     limits = [getattr(part.config, "max_position_embeddings", None) for part in parts]
     return all(limit is None or longest + options.draft_length <= limit for limit in limits)
+
+
+def saves_time(
+    model: Judge, source: DraftSource, items: Sequence[LongItem], prompts: StarPrompts, branches: Branches,
+    options: JudgeOptions,
+) -> bool:  # fmt: skip
+    """Whether chains of these prompts are written faster with drafts: a trial of a few tokens, both ways twice.
+
+    It is made once for each generator, plan and number of rows (to a factor of two). What it writes is discarded.
+
+    Args:
+        model: The judge.
+        source: Who drafts.
+        items: Items of one task.
+        prompts: Their prompts with the mode suffix, run.
+        branches: The rows.
+        options: Of the call.
+    """
+    short = options.with_overrides(max_chain_tokens=min(TRIAL_TOKENS, options.max_chain_tokens))
+    endless = [replace(item, task=replace(item.task, chain_stop_ids=())) for item in items]
+    forever = [float("inf")] * len(branches.item_ids)
+
+    def drafted() -> None:
+        write_chains(
+            model, source, endless, prompts, branches, short, forever, want_log_probs=False, want_states=False
+        )
+
+    def plain() -> None:
+        sampler = BranchSampler(branches, OpenVocabulary(()), short.max_chain_tokens)
+        sampler.draw(prompts.first_logits(None))
+        prompts.run(sampler)
+
+    rows = 1 << (len(branches.item_ids) - 1).bit_length()
+    plan = make_plan(source, options.verification, options.num_drafts, options.draft_length)
+    name = f"drafts of {id(model.draft)} by {plan} save time for {rows} rows"
+    return model.backbone.fact(name, lambda: _seconds_of(drafted) < _seconds_of(plain))
 
 
 def write_chains(
@@ -121,6 +166,17 @@ def drafted_flops(
     return total
 
 
+def _seconds_of(run: Callable[[], None]) -> float:
+    # The second time counts: the first one warms up.
+    for _ in range(2):
+        started = time.perf_counter()
+        run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        spent = time.perf_counter() - started
+    return spent  # pyright: ignore[reportPossiblyUnboundVariable] (the loop runs)
+
+
 def _left_padded(texts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     width = max(map(len, texts))
     ids = torch.stack([torch.nn.functional.pad(text, (width - len(text), 0)) for text in texts])
@@ -128,4 +184,4 @@ def _left_padded(texts: Sequence[Tensor], device: torch.device) -> tuple[Tensor,
     return ids.to(device), (torch.arange(width) >= width - lengths[:, None]).to(device)
 
 
-__all__ = ["draft_source", "drafted_flops", "has_room", "write_chains"]
+__all__ = ["draft_source", "drafted_flops", "has_room", "saves_time", "write_chains"]

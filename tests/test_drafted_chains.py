@@ -127,13 +127,38 @@ def test_deadlines_hold_for_drafted_chains():
     assert int(output["new_tokens"]) < 800
 
 
+def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
+    from transformers_egrm.modeling import drafted_egrm
+
+    options = LONG | {"chain_temperature": 0.0, "drafting": "auto"}
+    inputs = tiny_inputs(tiny_task(), some_prompts(LENGTHS))
+    plain = TinyJudge(tiny_generator()).judge(inputs, **options)
+    assert plain["draft_rounds"].tolist() == [0, 0, 0]  # nobody can draft
+    for seconds, drafts in (([1.0, 2.0], True), ([2.0, 1.0], False)):
+        trials = iter(seconds)
+        ran = []
+
+        def timed(run, trials=trials, ran=ran):
+            run()  # both ways do run
+            ran.append(run.__name__)
+            return next(trials)
+
+        monkeypatch.setattr(drafted_egrm, "_seconds_of", timed)
+        judge = TinyJudge(tiny_generator(), draft=tiny_generator(seed=1, num_hidden_layers=1))
+        output = judge.judge(inputs, **options)
+        assert (output["draft_rounds"] > 0).tolist() == [drafts] * 3
+        assert ran == ["drafted", "plain"]
+        assert same_judgement(output, plain)
+        judge.judge(inputs, **options)  # the trial is made once
+
+
 # -- options and checkpoints -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ({"drafting": "oracle"}, "one of none, model, layers, ngram"),
+        ({"drafting": "oracle"}, "one of none, auto, model, layers, ngram"),
         ({"verification": "magic"}, "one of sd, spectr"),
         ({"num_drafts": 0}, "an integer >= 1, or None"),
         ({"draft_length": 0}, "an integer >= 1"),

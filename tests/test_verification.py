@@ -377,12 +377,16 @@ def write(method: str, pair: Pair, copies: int, length: int, num_tokens: int, ro
 
 
 def chi_square_p_value(counts: torch.Tensor, law: torch.Tensor) -> float:
-    """Of observing at least this much deviation; outcomes of probability 0 must not occur."""
+    """Of observing at least this much deviation; outcomes of probability 0 must not occur, rare ones are pooled."""
     assert int(counts[law == 0].sum()) == 0
-    counts, law = counts[law > 0].double(), law[law > 0]
     expected = counts.sum() * law
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    return float(1 - torch.special.gammainc(torch.tensor((len(law) - 1) / 2, dtype=torch.float64), statistic / 2))
+    common = expected >= 5
+    if float(expected[~common].sum()) < 5:  # too little for a cell of its own
+        common[expected.masked_fill(~common, torch.inf).argmin()] = False
+    pooled = [torch.cat([part[common], part[~common].sum()[None]]).double() for part in (counts, expected)]
+    observed, expected = (part[pooled[1] > 0] for part in pooled)
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    return float(1 - torch.special.gammainc(torch.tensor((len(expected) - 1) / 2, dtype=torch.float64), statistic / 2))
 
 
 @pytest.mark.parametrize(("method", "copies"), [*((m, 1) for m in SINGLE), *((m, 3) for m in MULTI)])
