@@ -157,14 +157,14 @@ def test_an_example_longer_than_the_model_is_refused_before_training():
 # -- collator and loss --------------------------------------------------------------------------------------------------
 
 
-def rows_of(encoder: ItemEncoder, modes: list[bool]) -> list[dict[str, Any]]:
+def rows_of(encoder: ItemEncoder, modes: list[bool], *, with_answer: bool = False) -> list[dict[str, Any]]:
     item = encoder.encode(EXAMPLE)
     rows = []
     for is_short in modes:
-        sequence = encoder.sequence(item, is_short=is_short)
+        sequence = encoder.sequence(item, is_short=is_short, with_answer=with_answer)
         labels = [t if m else -100 for t, m in zip(sequence.input_ids, sequence.completion_mask, strict=True)]
         rows.append({"input_ids": sequence.input_ids, "labels": labels, "verdict_mask": sequence.verdict_mask,
-                     "is_short": is_short})  # fmt: skip
+                     "answer_mask": sequence.answer_mask, "is_short": is_short})  # fmt: skip
     return rows
 
 
@@ -180,6 +180,41 @@ def test_weights_by_hand():
     assert balanced[0, start].item() == pytest.approx(3.0 * 4 / 9)
     assert (batch["input_ids"][0, len(rows[0]["input_ids"]) :] == 2).all()
     assert (batch["labels"][0, len(rows[0]["input_ids"]) :] == -100).all()
+
+
+def test_a_template_that_starts_an_answer_with_a_thought_teaches_no_answers():
+    for template in ("qwen3", "r1"):
+        encoder = encoder_with(template)
+        assert not any(encoder.sequence(encoder.encode(EXAMPLE), is_short=True, with_answer=True).answer_mask)
+
+
+@pytest.mark.parametrize("template", [template for template in TEMPLATES if template not in ("qwen3", "r1")])
+def test_a_response_with_full_marks_is_learnt_where_asked_and_no_other(template: str):
+    encoder = encoder_with(template)
+    item, decode = encoder.encode(EXAMPLE), encoder.processor.tokenizer.decode
+    for is_short in (True, False):
+        plain = encoder.sequence(item, is_short=is_short)
+        sequence = encoder.sequence(item, is_short=is_short, with_answer=True)
+        assert sequence.input_ids == plain.input_ids
+        assert sequence.verdict_mask == plain.verdict_mask
+        learnt = [t for t, counted in zip(sequence.input_ids, sequence.answer_mask, strict=True) if counted]
+        assert decode(learnt, skip_special_tokens=True).strip() == EXAMPLE.response
+        assert [
+            a + b for a, b in zip(plain.completion_mask, sequence.answer_mask, strict=True)
+        ] == sequence.completion_mask
+        assert not any(plain.answer_mask)
+    worse = encoder.encode(SimpleNamespace(**{**vars(EXAMPLE), "verdict": 7}))
+    assert not any(encoder.sequence(worse, is_short=True, with_answer=True).answer_mask)
+
+
+def test_an_answers_weight_by_hand():
+    rows = rows_of(encoder_with(), [True], with_answer=True)
+    batch = JudgeCollator(2, verdict_weight=4.0, answer_weight=0.5, short_weight=1.0, balance="tokens")(rows)
+    weights = batch["loss_weights"][0].tolist()
+    answer = [place for place, counted in enumerate(rows[0]["answer_mask"]) if counted]
+    assert [weights[place] for place in answer] == [0.5] * len(answer)
+    assert len(answer) >= 2, "the response and the end of its turn"
+    assert sum(weights) == 0.5 * len(answer) + 9
 
 
 def make_trainer(folder: Path, balance: str, encoder: ItemEncoder, generator: Any, **settings: Any) -> JudgeSFTTrainer:
@@ -200,7 +235,7 @@ def make_trainer(folder: Path, balance: str, encoder: ItemEncoder, generator: An
 def test_the_loss_is_the_weighted_mean_by_hand(tmp_path: Path, balance: str, family: str):
     encoder, generator = encoder_with(), tiny_generator(family)
     trainer = make_trainer(tmp_path, balance, encoder, generator)
-    assert trainer.train_dataset.column_names == ["input_ids", "verdict_mask", "is_short", "labels"]
+    assert trainer.train_dataset.column_names == ["input_ids", "verdict_mask", "answer_mask", "is_short", "labels"]
     rows = [trainer.train_dataset[index] for index in range(2)]
     assert [row["labels"] for row in rows] == [row["labels"] for row in rows_of(encoder, [True, False])], "TRL's masks"
     batch = trainer.data_collator(rows)

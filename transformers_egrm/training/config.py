@@ -109,11 +109,15 @@ class GeneratorConfig:
     """As many as heads: at this size the cache is no cost."""
     max_position_embeddings: int = 1024
     """Longest prompt with its chain, in tokens."""
+    rope_theta: float = 300.0
+    """Base of the rotary positions. For texts of a few hundred tokens this is enough, and copying is learnt sooner than
+    with the usual 10,000."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "tokenizer_examples", "hidden_size", "intermediate_size", "num_hidden_layers",
                      "num_attention_heads", "num_key_value_heads", "max_position_embeddings"):  # fmt: skip
             _need(getattr(self, name) >= 1, f"generator.{name}", getattr(self, name), "at least 1")
+        _need(self.rope_theta > 1, "generator.rope_theta", self.rope_theta, "above 1")
         _need(self.hidden_size % self.num_attention_heads == 0, "generator.hidden_size", self.hidden_size,
               f"a multiple of num_attention_heads ({self.num_attention_heads})")  # fmt: skip
 
@@ -158,6 +162,11 @@ class SFTStageConfig:
     """Share of the steps over which the rate rises; it then falls along a cosine."""
     weight_decay: float = 0.01
     """Of AdamW."""
+    optimizer: str = "adamw"
+    """`adamw`, or `muon`: Muon for the layers' matrices, AdamW for the rest. A small model from scratch learns with it in
+    a fraction of the steps; a pretrained one is better left to AdamW."""
+    matrix_learning_rate: float = 5e-3
+    """Muon's peak in the bootstrap; in a round it shrinks as the other rate does."""
     adam_beta2: float = 0.98
     """Shorter memory than 0.999, for runs of about a thousand steps."""
     max_grad_norm: float = 1.0
@@ -166,6 +175,10 @@ class SFTStageConfig:
     """`float32`, or `bfloat16` for autocast on an accelerator."""
     verdict_weight: float = 4.0
     """Loss weight of the verdict's tokens; all others have 1."""
+    answer_weight: float = 0.0
+    """Loss weight of a judged response's tokens where it deserves full marks; 0 learns completions only. A judge from
+    scratch that learns to answer, too, learns to see at once whether an answer is right; without, short verdicts of sums
+    stayed at chance. A pretrained one can answer already."""
     short_weight: float = 1.0
     """Loss weight of short-mode items relative to long ones."""
     balance: str = "items"
@@ -194,11 +207,14 @@ class SFTStageConfig:
             _need(getattr(self, name) >= 0, f"sft.{name}", getattr(self, name), "at least 0")
         for name in ("batch_size", "sort_steps", "logging_steps", "save_steps"):
             _need(getattr(self, name) >= 1, f"sft.{name}", getattr(self, name), "at least 1")
-        for name in ("learning_rate", "round_learning_rate", "verdict_weight", "short_weight", "max_grad_norm"):
+        for name in ("learning_rate", "round_learning_rate", "matrix_learning_rate", "verdict_weight", "short_weight",
+                     "max_grad_norm"):  # fmt: skip
             _need(getattr(self, name) > 0, f"sft.{name}", getattr(self, name), "above 0")
         _need(0 <= self.warmup_share < 1, "sft.warmup_share", self.warmup_share, "a share in [0, 1)")
         _need(self.weight_decay >= 0, "sft.weight_decay", self.weight_decay, "at least 0")
         _need(0 < self.adam_beta2 < 1, "sft.adam_beta2", self.adam_beta2, "a value in (0, 1)")
+        _need(self.answer_weight >= 0, "sft.answer_weight", self.answer_weight, "at least 0")
+        _need(self.optimizer in ("adamw", "muon"), "sft.optimizer", self.optimizer, "adamw or muon")
         _need(self.balance in ("items", "tokens"), "sft.balance", self.balance, "items or tokens")
         _check_saving("sft", self.save_steps, self.logging_steps)
         _check_batch("sft", self.batch_size, self.micro_batch_size, self.precision)

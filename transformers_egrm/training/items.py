@@ -1,7 +1,7 @@
 """From examples to token ids: the processor's own judge prompts, and what should follow them in either mode."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -25,6 +25,8 @@ class TrainingItem:
     """The verdict's tokens behind that cue."""
     difficulty: int
     """1 is the easiest."""
+    answer_start: int | None
+    """Where the judged response starts in the prompt, if it deserves full marks; None where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,11 @@ class TrainingSequence:
     input_ids: list[int]
     """All tokens."""
     completion_mask: list[int]
-    """1 on what the judge should write: thought, verdict, end."""
+    """1 on what the judge should write: thought, verdict, end; also on the answer, where that is learnt."""
     verdict_mask: list[int]
     """1 on the verdict's tokens."""
+    answer_mask: list[int]
+    """1 on the judged response and its end, where that is learnt."""
     is_short: bool
     """Whether it is in short mode."""
 
@@ -70,6 +74,7 @@ class ItemEncoder:
                               "Set its `eos_token`.")  # fmt: skip
         self.end_id = ends[0] if ends else self.task.chain_stop_ids[0]
         """The token that ends the judge's turn."""
+        self._chat_template = template
         tag = "[/THINK]" if "[THINK]" in template else "</think>"
         self._bridge = f"\n{tag}\n\n" if self.task.thinking_opened else "\n"
 
@@ -104,7 +109,19 @@ class ItemEncoder:
             chain_ids=array("i", joint[start:shared]),
             chain_verdict_ids=array("i", joint[shared:]),
             difficulty=example.difficulty,
+            answer_start=self._answer_start(example, encoded.prompts[0])
+            if label == self.task.space.labels[-1]
+            else None,
         )
+
+    def _answer_start(self, example: Example, prompt: Sequence[int]) -> int | None:
+        # None where the template writes a question differently once it is answered, or the question was neutralised.
+        asked = self.processor.tokenizer.apply_chat_template(
+            [{"role": "user", "content": example.prompt}], chat_template=self._chat_template, tokenize=False,
+            add_generation_prompt=True,
+        )  # fmt: skip
+        ids = self._guard.encode(asked)
+        return len(ids) if list(prompt[: len(ids)]) == list(ids) else None
 
     def encode_all(self, examples: Iterable[Example], max_tokens: int | None = None) -> list[TrainingItem]:
         """Every example.
@@ -135,22 +152,27 @@ class ItemEncoder:
             return prompt + len(task.short_suffix_ids) + len(task.verdict_token_ids[item.verdict]) + 1
         return prompt + len(task.long_suffix_ids) + len(item.chain_ids) + len(item.chain_verdict_ids) + 1
 
-    def sequence(self, item: TrainingItem, *, is_short: bool) -> TrainingSequence:
+    def sequence(self, item: TrainingItem, *, is_short: bool, with_answer: bool = False) -> TrainingSequence:
         """The item as a training sequence in one mode.
 
         Args:
             item: An encoded example.
             is_short: Short mode (the verdict alone) or long mode (the chain, then the verdict).
+            with_answer: Whether a response that deserves full marks is learnt, too.
         """
         task = self.task
         suffix = task.short_suffix_ids if is_short else task.long_suffix_ids
         verdict = task.verdict_token_ids[item.verdict] if is_short else item.chain_verdict_ids
         thought = () if is_short else item.chain_ids
         prompt, completion = [*item.prompt_ids, *suffix], [*thought, *verdict, self.end_id]
+        end = len(item.prompt_ids) - len(task.judge_turn_ids)
+        start = end if item.answer_start is None or not with_answer else item.answer_start
+        answer = [0] * start + [1] * (end - start) + [0] * (len(prompt) - end)
         return TrainingSequence(
             input_ids=prompt + completion,
-            completion_mask=[0] * len(prompt) + [1] * len(completion),
+            completion_mask=answer + [1] * len(completion),
             verdict_mask=[0] * (len(prompt) + len(thought)) + [1] * len(verdict) + [0],
+            answer_mask=answer + [0] * len(completion),
             is_short=is_short,
         )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel, set_seed
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
@@ -33,10 +34,10 @@ def start_generator(config: TrainConfig) -> tuple[PreTrainedModel, Any]:
         return _load(config.generator.path)
     data, sizes = config.data, config.generator
     space = verdict_space(config.judge)
-    spoken = [read_rubric(config.judge.rubric, space), format_line(space), SHORT_MODE, LONG_MODE]
-    spoken += [f"{verdict_word(space)}: {label}" for label in space.labels]
+    phrases = [read_rubric(config.judge.rubric, space), format_line(space), SHORT_MODE, LONG_MODE]
+    spoken = [f"{verdict_word(space)}: {label}" for label in space.labels]
     examples = draw_examples(data, "train", sizes.tokenizer_examples, config.seed)
-    tokenizer = make_tokenizer(data, examples, spoken, sizes.vocab_size)
+    tokenizer = make_tokenizer(data, examples, spoken, phrases, sizes.vocab_size)
     set_seed(config.seed)
     return AutoModelForCausalLM.from_config(_llama(sizes, tokenizer)), tokenizer
 
@@ -50,6 +51,7 @@ def _llama(sizes: GeneratorConfig, tokenizer: Any) -> LlamaConfig:
         num_attention_heads=sizes.num_attention_heads,
         num_key_value_heads=sizes.num_key_value_heads,
         max_position_embeddings=sizes.max_position_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -138,7 +140,7 @@ def judge_options(generator: PreTrainedModel, judge: JudgeConfig) -> JudgeOption
 def make_judge(
     generator: PreTrainedModel, processor: EGRMProcessor, judge: JudgeConfig, **settings: Any
 ) -> EGRMRewardModel:
-    """The generator as a judge, its weights shared.
+    """The generator as a judge, its weights shared, on this process's device.
 
     Args:
         generator: A causal LM.
@@ -146,7 +148,8 @@ def make_judge(
         judge: Judging defaults.
         **settings: More of `EGRMRewardModel.from_components`: a scorer.
     """
-    return EGRMRewardModel.from_components(generator, processor=processor, **judge.options, **settings)
+    model: Any = EGRMRewardModel.from_components(generator, processor=processor, **judge.options, **settings)
+    return model.to(PartialState().device)
 
 
 def batches(

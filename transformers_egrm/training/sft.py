@@ -25,6 +25,7 @@ from transformers_egrm.training.judge import (
     start_generator,
 )
 from transformers_egrm.training.measure import measure_judge
+from transformers_egrm.training.optimizer import MuonFactory
 from transformers_egrm.training.routing import read_audit, route_examples, summarise, write_audit
 from transformers_egrm.training.run import MetricsCallback, Run, last_checkpoint
 from transformers_egrm.training.trainer import JudgeCollator, JudgeSFTTrainer, to_dataset, training_arguments
@@ -193,7 +194,8 @@ def fine_tune(
             return encoder.length(items[pick[0]], is_short=pick[1])
 
         order = plan(curriculum, steps, config.batch_size, length, sort_steps=config.sort_steps, seed=seed)
-        trainer = make_trainer(run, stage, generator, processor, _sequences(encoder, items, order),
+        sequences = _sequences(encoder, items, order, with_answer=config.answer_weight > 0)
+        trainer = make_trainer(run, stage, generator, processor, sequences,
                                steps, learning_rate, seed, shop.progress)  # fmt: skip
         checkpoint = last_checkpoint(folder)
         run.forget(stage, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
@@ -236,13 +238,23 @@ def make_trainer(
     tokenizer = processor.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     collator = JudgeCollator(
-        int(pad), verdict_weight=config.verdict_weight, short_weight=config.short_weight, balance=config.balance
-    )
+        int(pad), verdict_weight=config.verdict_weight, answer_weight=config.answer_weight,
+        short_weight=config.short_weight, balance=config.balance,
+    )  # fmt: skip
     return JudgeSFTTrainer(
         model=generator, args=arguments, data_collator=collator, train_dataset=to_dataset(sequences),
         processing_class=tokenizer, callbacks=[MetricsCallback(run, stage)],
+        optimizer_cls_and_kwargs=_optimizer(config, learning_rate),
         peft_config=None if config.lora is None else adapter_config(config.lora),
     )  # fmt: skip
+
+
+def _optimizer(config: SFTStageConfig, learning_rate: float) -> Any:
+    if config.optimizer == "adamw":
+        return None  # the trainer's own
+    settings = {"lr": learning_rate, "matrix_lr": config.matrix_learning_rate * learning_rate / config.learning_rate,
+                "betas": (0.9, config.adam_beta2), "weight_decay": config.weight_decay}  # fmt: skip
+    return MuonFactory, settings
 
 
 def micro_batches(batch: int, micro: int | None, processes: int) -> tuple[int, int]:
@@ -284,10 +296,10 @@ def _merged(model: Any) -> PreTrainedModel:
 
 
 def _sequences(
-    encoder: ItemEncoder, items: Sequence[TrainingItem], order: Sequence[Pick]
+    encoder: ItemEncoder, items: Sequence[TrainingItem], order: Sequence[Pick], *, with_answer: bool
 ) -> Iterator[TrainingSequence]:
     for index, is_short in order:
-        yield encoder.sequence(items[index], is_short=is_short)
+        yield encoder.sequence(items[index], is_short=is_short, with_answer=with_answer)
 
 
 def _is_easy(items: Sequence[TrainingItem], config: SFTStageConfig) -> list[bool]:

@@ -28,12 +28,13 @@ def to_dataset(sequences: Iterable[TrainingSequence]) -> Dataset:
     Args:
         sequences: In the order they are trained on.
     """
-    ids, completion, verdict = [], [], []
+    ids, completion, verdict, answer = [], [], [], []
     lengths, is_short = [0], []
     for sequence in sequences:
         ids.append(np.asarray(sequence.input_ids, dtype=np.int32))
         completion.append(np.asarray(sequence.completion_mask, dtype=np.int8))
         verdict.append(np.asarray(sequence.verdict_mask, dtype=np.int8))
+        answer.append(np.asarray(sequence.answer_mask, dtype=np.int8))
         lengths.append(len(sequence.input_ids))
         is_short.append(sequence.is_short)
     offsets = pa.array(np.cumsum(lengths, dtype=np.int64), pa.int64())
@@ -41,7 +42,8 @@ def to_dataset(sequences: Iterable[TrainingSequence]) -> Dataset:
     def lists(parts: list[np.ndarray]) -> pa.Array:
         return pa.LargeListArray.from_arrays(offsets, pa.array(np.concatenate(parts)))
 
-    columns = {"input_ids": lists(ids), "completion_mask": lists(completion), "verdict_mask": lists(verdict)}
+    columns = {"input_ids": lists(ids), "completion_mask": lists(completion), "verdict_mask": lists(verdict),
+               "answer_mask": lists(answer)}  # fmt: skip
     return Dataset(pa.table({**columns, "is_short": pa.array(is_short)}))
 
 
@@ -51,23 +53,22 @@ class JudgeCollator:
     Args:
         pad_id: Fills the rows; never read.
         verdict_weight: Loss weight of a verdict's tokens; others of the completion have 1.
+        answer_weight: Loss weight of a judged response's tokens, where they are learnt.
         short_weight: Factor of all weights of a short-mode sequence.
         balance: `items` scales each sequence's weights to a sum of 1 before that factor; `tokens` does not.
     """
 
-    def __init__(self, pad_id: int, *, verdict_weight: float, short_weight: float, balance: str) -> None:
-        self.pad_id, self.verdict_weight, self.short_weight, self.balance = (
-            pad_id,
-            verdict_weight,
-            short_weight,
-            balance,
-        )
+    def __init__(
+        self, pad_id: int, *, verdict_weight: float, answer_weight: float = 0.0, short_weight: float, balance: str
+    ) -> None:
+        self.pad_id, self.verdict_weight, self.answer_weight = pad_id, verdict_weight, answer_weight
+        self.short_weight, self.balance = short_weight, balance
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """A batch.
 
         Args:
-            rows: With `input_ids`, `labels`, `verdict_mask`, `is_short`.
+            rows: With `input_ids`, `labels`, `verdict_mask`, `answer_mask`, `is_short`.
 
         Returns:
             `input_ids`, `labels` [B, T] int64, `loss_weights` [B, T] float32, `verdict_mask` [B, T] bool, `is_short`
@@ -76,13 +77,16 @@ class JudgeCollator:
         width, count = max(len(row["input_ids"]) for row in rows), len(rows)
         ids = np.full((count, width), self.pad_id, dtype=np.int64)
         labels = np.full((count, width), IGNORED, dtype=np.int64)
-        verdict = np.zeros((count, width), dtype=bool)
+        verdict, answer = (np.zeros((count, width), dtype=bool) for _ in range(2))
         for row, values in enumerate(rows):
             length = len(values["input_ids"])
             ids[row, :length], labels[row, :length] = values["input_ids"], values["labels"]
             verdict[row, :length] = np.asarray(values["verdict_mask"], dtype=bool)
+            answer[row, :length] = np.asarray(values["answer_mask"], dtype=bool)
         is_short = np.asarray([row["is_short"] for row in rows], dtype=bool)
-        weights = np.where(verdict, self.verdict_weight, 1.0) * (labels != IGNORED)
+        weights = np.where(verdict, self.verdict_weight, np.where(answer, self.answer_weight, 1.0)) * (
+            labels != IGNORED
+        )
         if self.balance == "items":
             weights /= weights.sum(-1, keepdims=True)
         weights *= np.where(is_short, self.short_weight, 1.0)[:, None]

@@ -93,19 +93,22 @@ def draw_examples(data: DataConfig, split: str, count: int, seed: int) -> list[E
     return list(islice(_module(data.world, "examples").examples(split, seed, **data.options), count))
 
 
-def make_tokenizer(data: DataConfig, examples: list[Example], texts: list[str], vocab_size: int) -> Any:
+def make_tokenizer(
+    data: DataConfig, examples: list[Example], texts: list[str], phrases: list[str], vocab_size: int
+) -> Any:
     """A tokenizer for the world's texts.
 
     Args:
         data: Its world brings `train_tokenizer`; the synthetic world's is used for files.
         examples: What the judge will read and write.
-        texts: What else it will read: rubric, modes.
+        texts: What else it will write: verdicts.
+        phrases: What every judge prompt repeats; each becomes one token, so that the prompt stays short.
         vocab_size: Most entries.
     """
     world = _module(DataConfig.world if data.files else data.world, "train_tokenizer")
-    # The fixed texts are in every prompt: as often as the examples, each of their words is worth an entry.
+    # A verdict stands behind every chain: as often as the examples, each of their words is worth an entry.
     spoken = (text for example in examples for text in (example.prompt, example.response, example.chain, *texts))
-    return world.train_tokenizer(spoken, vocab_size)
+    return world.train_tokenizer(spoken, vocab_size, phrases)
 
 
 def _module(name: str, needed: str) -> ModuleType:
