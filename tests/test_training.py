@@ -182,13 +182,12 @@ def test_weights_by_hand():
     assert (batch["labels"][0, len(rows[0]["input_ids"]) :] == -100).all()
 
 
-def test_a_template_that_starts_an_answer_with_a_thought_teaches_no_answers():
-    for template in ("qwen3", "r1"):
-        encoder = encoder_with(template)
-        assert not any(encoder.sequence(encoder.encode(EXAMPLE), is_short=True, with_answer=True).answer_mask)
+def test_a_template_that_opens_a_thought_before_an_answer_teaches_no_answers():
+    encoder = encoder_with("r1")
+    assert not any(encoder.sequence(encoder.encode(EXAMPLE), is_short=True, with_answer=True).answer_mask)
 
 
-@pytest.mark.parametrize("template", [template for template in TEMPLATES if template not in ("qwen3", "r1")])
+@pytest.mark.parametrize("template", [template for template in TEMPLATES if template != "r1"])
 def test_a_response_with_full_marks_is_learnt_where_asked_and_no_other(template: str):
     encoder = encoder_with(template)
     item, decode = encoder.encode(EXAMPLE), encoder.processor.tokenizer.decode
@@ -198,7 +197,7 @@ def test_a_response_with_full_marks_is_learnt_where_asked_and_no_other(template:
         assert sequence.input_ids == plain.input_ids
         assert sequence.verdict_mask == plain.verdict_mask
         learnt = [t for t, counted in zip(sequence.input_ids, sequence.answer_mask, strict=True) if counted]
-        assert decode(learnt, skip_special_tokens=True).strip() == EXAMPLE.response
+        assert decode(learnt, skip_special_tokens=True).split()[-1] == EXAMPLE.response  # Qwen's empty thought before
         assert [
             a + b for a, b in zip(plain.completion_mask, sequence.answer_mask, strict=True)
         ] == sequence.completion_mask
