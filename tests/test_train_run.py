@@ -221,7 +221,7 @@ def test_a_run_survives_kill_minus_nine(finished: Path, tmp_path: Path):
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(finished: Path, tmp_path: Path):
     words, environment = command(
-        "-m", "accelerate.commands.launch", "--cpu", "--num_processes", 2, "--num_machines", 1, "--mixed_precision", "no",
+        "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 2, "--num_machines", 1, "--mixed_precision", "no",
         "--dynamo_backend", "no", "-m", "transformers_egrm.cli", "train", "all", "--config", SMOKE, "--output",
         tmp_path / "run",
     )  # fmt: skip
@@ -230,7 +230,12 @@ def test_two_processes_train_as_one_does(finished: Path, tmp_path: Path):
         [row["loss"] for row in read_jsonl(folder / "metrics.jsonl") if row["stage"] == "sft-0" and "loss" in row]
         for folder in (finished, tmp_path / "run")
     )
-    assert two == pytest.approx(one, rel=1e-2)
+    assert two == pytest.approx(one, rel=1e-3)
+    rewards = [
+        [row["reward"] for row in read_jsonl(folder / "metrics.jsonl") if row["stage"] == "grpo"]
+        for folder in (finished, tmp_path / "run")
+    ]
+    assert rewards[1] == pytest.approx(rewards[0], abs=1e-3)
     routes = [read_jsonl(folder / "route-1" / "routes.jsonl") for folder in (finished, tmp_path / "run")]
     assert [row["index"] for row in routes[0]] == [row["index"] for row in routes[1]]
     assert EGRMRewardModel.from_pretrained(tmp_path / "run" / "checkpoint").config.scorer_trained

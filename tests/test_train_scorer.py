@@ -112,6 +112,13 @@ def test_sampling_does_not_depend_on_the_batch():
     )
 
 
+def test_a_higher_threshold_gives_more_groups():
+    model, items, ids = bench("generator_state")
+    settings: dict[str, Any] = {"wants_states": False, "quality": "exact", "seed": 3, "batch_size": 12}
+    few, all_but_unanimous = (len(sample_groups(model, items, ids, threshold=tau, **settings)) for tau in (0.4, 1.0))
+    assert few < len(sample_groups(model, items, ids, **settings)) <= all_but_unanimous
+
+
 def test_qualities_by_hand():
     assert quality_of(4, 4, 11, "exact") == quality_of(4, 4, 11, "graded") == 1.0
     assert quality_of(5, 4, 11, "exact") == 0.0
@@ -234,6 +241,7 @@ def test_states_are_what_a_state_scorer_is_given():
     [
         ({"kind": "bert"}, r"`scorer\.kind` must be generator_state or encoder, got 'bert'"),
         ({"quality": "good"}, "exact or graded"),
+        ({"threshold": 2}, r"`scorer\.threshold` must be a share in \[0, 1\], or none"),
         ({"regression_weight": 2}, r"a weight in \[0, 1\]"),
         ({"files": {"train": "x"}, "kind": "encoder"}, "both, train and test"),
         ({"files": {"train": "x", "test": "y"}}, "encoder where candidates come from files"),

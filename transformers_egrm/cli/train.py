@@ -26,7 +26,7 @@ _Progress = Annotated[
 
 
 @app.command(epilog="Examples:\n\negrm train sft --config examples/train/egrm_mini.yaml --output ./run\n\n"
-             "accelerate launch --num_processes 2 -m transformers_egrm.cli train sft -c mini.yaml -o ./run")  # fmt: skip
+             "accelerate launch --multi_gpu --num_processes 2 -m transformers_egrm.cli train sft -c mini.yaml -o ./run")  # fmt: skip
 def sft(config: _Config, output: _Output, restart: _Restart = False, progress: _Progress = None) -> None:
     """Stage 1: fine-tune on both modes, then on the split of the model's own consensus."""
     shop = _open(config, output, restart, progress)
@@ -81,13 +81,11 @@ def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any
     # What the extra brings, asked for first: an error of our own modules must not look like a missing package.
     for package in ("yaml", "matplotlib", "peft", "trl.trainer.sft_trainer"):
         import_extra(package, "train")
-    from accelerate import PartialState
-
     from transformers_egrm.training.config import load_config
-    from transformers_egrm.training.run import Run, quiet
+    from transformers_egrm.training.run import Run, process_state, quiet
     from transformers_egrm.training.sft import Workshop
 
-    values, console, state = load_config(config), message_console(), PartialState()
+    values, console, state = load_config(config), message_console(), process_state()
     shown = (console.is_terminal if progress is None else progress) and state.is_main_process
     quiet(shown)
     with state.main_process_first():

@@ -86,7 +86,7 @@ class _Scribe:
 
 def sample_groups(
     model: EGRMRewardModel, items: Sequence[TrainingItem], question_ids: Sequence[str], *, wants_states: bool,
-    quality: str, batch_size: int, seed: int, progress: bool = False,
+    quality: str, batch_size: int, seed: int, threshold: float | None = None, progress: bool = False,
 ) -> list[Group]:  # fmt: skip
     """Judge examples and keep the candidates of those that take the long path.
 
@@ -100,11 +100,15 @@ def sample_groups(
         quality: `exact` or `graded`, see `quality_of`.
         batch_size: Examples judged at once.
         seed: Of all draws.
+        threshold: Consensus from which the short path is taken; None: the judge's tau.
         progress: Whether to show a progress bar.
     """
     state = PartialState()
     mine = range(state.process_index, len(items), state.num_processes)
-    options = model.config.judge_options(model.task.space.kind, seed=seed, selection="scorer", consensus="sampled")
+    tau = model.config.consensus_threshold if threshold is None else threshold
+    options = model.config.judge_options(
+        model.task.space.kind, seed=seed, selection="scorer", consensus="sampled", consensus_threshold=tau
+    )
     model.eval()
     found: list[tuple[int, Group]] = []
     with tqdm(total=len(mine), unit="example", desc="candidates", disable=not progress) as bar, torch.no_grad():

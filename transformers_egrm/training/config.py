@@ -265,6 +265,9 @@ class ScorerStageConfig:
     """Most tokens of prompt and chain; longer prompts lose their middle."""
     examples: int = 4000
     """Training examples that candidates are sampled for, none of which the generator was trained on."""
+    threshold: float | None = None
+    """Consensus from which an example gives no candidates; None: the judge's tau, so that the scorer learns from what it will
+    be asked. With 1 only unanimous probes are passed over: more groups, easier ones among them."""
     files: dict[str, str] = field(default_factory=dict)
     """JSONL files (train, test) of candidates with a given quality, instead of sampled ones: question_id, prompt, text and
     quality in [0, 1]. For kind `encoder`."""
@@ -299,6 +302,8 @@ class ScorerStageConfig:
         for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "examples", "epochs",
                      "groups_per_step", "max_pairs", "logging_steps", "save_steps"):  # fmt: skip
             _need(getattr(self, name) >= 1, f"scorer.{name}", getattr(self, name), "at least 1")
+        _need(self.threshold is None or 0 <= self.threshold <= 1, "scorer.threshold", self.threshold,
+              "a share in [0, 1], or none")  # fmt: skip
         _need(self.max_tokens >= 8, "scorer.max_tokens", self.max_tokens, "at least 8")
         _need(self.learning_rate > 0, "scorer.learning_rate", self.learning_rate, "above 0")
         _need(self.weight_decay >= 0, "scorer.weight_decay", self.weight_decay, "at least 0")

@@ -116,7 +116,7 @@ def make_trainer(shop: Workshop, generator: PreTrainedModel, tokenizer: Any, gen
         remove_unused_columns=False, logging_steps=config.logging_steps, logging_first_step=True,
         save_steps=config.save_steps, save_total_limit=1, seed=run.config.seed, run_name=STAGE,
         report_to=list(run.config.report_to), disable_tqdm=not shop.progress, ddp_find_unused_parameters=False,
-        dataloader_pin_memory=torch.accelerator.is_available(),
+        dataloader_pin_memory=torch.accelerator.is_available(), use_cpu=not torch.accelerator.is_available(),
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using 'rollout_func'")  # it says that it may change

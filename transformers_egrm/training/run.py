@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
@@ -203,6 +204,14 @@ def last_checkpoint(folder: Path) -> Path | None:
     return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
+def process_state() -> PartialState:
+    """This process among those that share the run; the first call decides for all of them.
+
+    Without an accelerator the processes must be told that they meet on the CPU: each would take itself for alone.
+    """
+    return PartialState(cpu=not torch.accelerator.is_available())
+
+
 def quiet(progress: bool) -> None:
     """Keep other libraries' bars and notes off a terminal that shows no progress.
 
@@ -249,4 +258,4 @@ def _difference(old: Any, new: Any, where: str = "") -> list[str]:
     return [] if old == new else [f"{where} ({old!r}, now {new!r})"]
 
 
-__all__ = ["MetricsCallback", "Run", "last_checkpoint", "quiet", "write_json", "write_text"]
+__all__ = ["MetricsCallback", "Run", "last_checkpoint", "process_state", "quiet", "write_json", "write_text"]

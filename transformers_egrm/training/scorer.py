@@ -112,6 +112,8 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
             model, shop.encoder.encode_all(drawn), [example.question_id for example in drawn],
             wants_states=config.kind == "generator_state", quality=config.quality, batch_size=evaluation.batch_size,
             seed=seed, progress=shop.progress,
+            # What is measured on is what the judge will ask.
+            threshold=config.threshold if split == "train" else None,
         )  # fmt: skip
     if not any(group.is_mixed for group in groups["train"]):
         raise ConfigError(
@@ -352,7 +354,8 @@ def fit_scorer(shop: Workshop, model: EGRMRewardModel, groups: Sequence[Group], 
             save_steps=config.save_steps, save_total_limit=1, seed=run.config.seed, run_name=stage,
             report_to=list(run.config.report_to), disable_tqdm=not shop.progress, remove_unused_columns=False,
             train_sampling_strategy="sequential", label_names=["targets"],
-            dataloader_pin_memory=torch.accelerator.is_available(),
+            dataloader_pin_memory=torch.accelerator.is_available(), use_cpu=not torch.accelerator.is_available(),
+            ddp_find_unused_parameters=False,
         ),
         data_collator=GroupCollator(model, config.max_pairs, run.config.seed),
         train_dataset=_Groups(group_order(groups, steps, config.groups_per_step, run.config.seed)),

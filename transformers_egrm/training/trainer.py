@@ -207,6 +207,7 @@ def training_arguments(folder: str, **settings: Any) -> SFTConfig:
         logging_nan_inf_filter=False,
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=torch.accelerator.is_available(),
+        use_cpu=not torch.accelerator.is_available(),
         **settings,
     )
 
