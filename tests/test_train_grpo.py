@@ -1,17 +1,20 @@
 """Rewards of extended GRPO by hand values, and its samples: drawn by the engine from the judge's own prompts."""
 
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.training.config import TrainConfig, read_config
-from transformers_egrm.training.grpo import Grading, key_of, last_states, read_key
+from transformers_egrm.training.grpo import Grading, key_of, last_states, read_key, run_grpo
 from transformers_egrm.training.items import ItemEncoder
 from transformers_egrm.training.judge import judge_options, make_judge, make_processor
 from transformers_egrm.training.rewards import (
@@ -22,6 +25,11 @@ from transformers_egrm.training.rewards import (
     token_reward,
     verdict_reward,
 )
+from transformers_egrm.training.run import Run, quiet
+from transformers_egrm.training.sft import Workshop, run_sft
+
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 # -- by hand ------------------------------------------------------------------------------------------------------------
@@ -219,3 +227,26 @@ def test_states_behind_the_last_token_ignore_padding():
 def test_a_wrong_configuration_is_refused_by_name(values: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         read_config({"grpo": values})
+
+
+# -- the trainer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_policy_learns_what_it_is_rewarded_for(tmp_path: Path):
+    """Where 10 is always the truth, a policy that says all kinds of verdicts learns to say it, in short mode."""
+    values = yaml.safe_load((ROOT / "examples" / "train" / "smoke.yaml").read_text("utf-8"))
+    values["grpo"] = {
+        "steps": 25, "batch_size": 32, "num_generations": 8, "learning_rate": 5e-3, "short_share": 1.0, "pair_weight": 0.0,
+        "kl_weight": 0.0, "format_weight": 0.0, "token_weight": 0.0, "logging_steps": 1, "save_steps": 50,
+    }  # fmt: skip
+    values["sft"] |= {"rounds": 0, "bootstrap_steps": 200}
+    quiet(progress=False)
+    shop = Workshop(Run(tmp_path / "run", read_config(values)))
+    stage = run_sft(shop)
+    always = len(shop.encoder.task.space.labels) - 1
+    shop.train_items = [replace(item, verdict=always) for item in shop.train_items]
+    run_grpo(shop, stage)
+    rewards = [row["rewards/verdict_reward/mean"] for row in shop.run.metrics("grpo") if "reward" in row]
+    assert rewards[0] < 0.5
+    assert sum(rewards[-5:]) / 5 > 0.85
