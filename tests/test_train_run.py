@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_tools import egrm, one_thread, read_jsonl
+from cli_tools import egrm, one_thread, read_jsonl, write_jsonl
 
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.training.run import Run
@@ -124,17 +124,17 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("stage", "step"),
+    ("wanted", "stage", "step"),
     [
-        ("sft-0", 25),
-        pytest.param("sft-1", 5, marks=pytest.mark.slow),
-        pytest.param("scorer-fit", 10, marks=pytest.mark.slow),
-        pytest.param("scorer", 0, marks=pytest.mark.slow),
-        pytest.param("grpo", 2, marks=pytest.mark.slow),
+        ("sft", "sft-0", 25),
+        pytest.param("all", "sft-1", 5, marks=pytest.mark.slow),
+        pytest.param("all", "scorer-fit", 10, marks=pytest.mark.slow),
+        pytest.param("all", "scorer", 0, marks=pytest.mark.slow),
+        pytest.param("all", "grpo", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_ends_where_an_unbroken_one_does(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, step: int
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, stage: str, step: int
 ):
     log = Run.log
 
@@ -147,10 +147,14 @@ def test_a_killed_run_ends_where_an_unbroken_one_does(
     with monkeypatch.context() as patch:
         patch.setattr(Run, "log", log_and_die)
         with pytest.raises(Killed):
-            egrm("train", "all", "--config", SMOKE, "--output", folder)
+            egrm("train", wanted, "--config", SMOKE, "--output", folder)
     assert not (folder / "stages" / f"{stage}.json").exists()
-    assert egrm("train", "all", "--config", SMOKE, "--output", folder) == 0
-    assert outcome(folder) == outcome(finished)
+    assert egrm("train", wanted, "--config", SMOKE, "--output", folder) == 0
+    stages, lines = outcome(folder)
+    all_stages, all_lines = outcome(finished)
+    assert stages == {name: all_stages[name] for name in stages}
+    assert lines == [line for line in all_lines if line["stage"] in stages]
+    assert ("scorer-grpo" if wanted == "all" else "sft") in stages
 
 
 def test_a_scorer_needs_a_trained_generator(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -168,6 +172,21 @@ def test_an_encoder_is_trained_on_a_finished_judge(finished: Path, tmp_path: Pat
     assert (model.config.scorer_kind, model.config.scorer_trained) == ("encoder", True)
     losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "scorer-fit"]
     assert losses[-1] < losses[0]
+
+
+def test_a_scorer_is_trained_on_candidates_from_files(finished: Path, tmp_path: Path):
+    for split, questions in (("train", range(24)), ("test", range(24, 30))):
+        rows = [{"question_id": str(q), "prompt": f"{q} + 1?", "text": f"{q} + 1 = {q + error}", "quality": float(error == 1)}
+                for q in questions for error in (1, 2)]  # fmt: skip
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    config = write_config(
+        tmp_path / "files.yaml", generator={"path": str(finished / "sft")},
+        scorer={"kind": "encoder", "files": {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")}},
+    )  # fmt: skip
+    assert egrm("train", "scorer", "--config", config, "--output", tmp_path / "run") == 0
+    measured = json.loads((tmp_path / "run" / "stages" / "scorer.json").read_text("utf-8"))
+    assert measured["choice"]["mixed_groups"] == 6
+    assert "routed" not in measured
 
 
 def test_training_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
