@@ -20,7 +20,7 @@ from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import ItemEncoder
 from transformers_egrm.training.judge import batches, make_judge, make_processor
 from transformers_egrm.training.routing import RoutedExample, route_examples, summarise
-from transformers_egrm.training.run import Run, last_checkpoint
+from transformers_egrm.training.run import Run, check_trackers, last_checkpoint
 from transformers_egrm.training.sft import micro_batches
 from transformers_egrm.training.trainer import (
     JudgeCollator,
@@ -512,6 +512,22 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path):
     with pytest.raises(ConfigError, match="other files in it"):
         Run(tmp_path / "other", TrainConfig(), restart=True)
     assert (tmp_path / "other" / "thesis.txt").exists()
+
+
+def test_a_models_folder_is_no_run_to_restart(tmp_path: Path):
+    tiny_generator().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="other files in it"):
+        Run(tmp_path, TrainConfig(), restart=True)
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_trackers_are_checked_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transformers_egrm.training.run.get_available_reporting_integrations", lambda: ["trackio"])
+    check_trackers(["trackio"])
+    with pytest.raises(ConfigError, match="names tensorboard, whose package is not installed"):
+        check_trackers(["trackio", "tensorboard"])
+    with pytest.raises(ConfigError, match="got 'notebook'"):
+        check_trackers(["notebook"])
 
 
 def test_metrics_forget_what_will_come_again(tmp_path: Path):

@@ -82,12 +82,13 @@ def _open(config: str, output: str, restart: bool, progress: bool | None) -> Any
     for package in ("yaml", "matplotlib", "peft", "trl.trainer.sft_trainer"):
         import_extra(package, "train")
     from transformers_egrm.training.config import load_config
-    from transformers_egrm.training.run import Run, process_state, quiet
+    from transformers_egrm.training.run import Run, check_trackers, process_state, quiet
     from transformers_egrm.training.sft import Workshop
 
     values, console, state = load_config(config), message_console(), process_state()
     shown = (console.is_terminal if progress is None else progress) and state.is_main_process
     quiet(shown)
+    check_trackers(values.report_to)
     with state.main_process_first():
         run = Run(output, values, is_main=state.is_main_process, restart=restart)
     return Workshop(run, progress=shown)

@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from transformers.utils import logging as transformers_logging
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -55,18 +56,17 @@ class Run:
         self.folder, self.config, self.is_main = Path(folder), config, is_main
         values = {name: value for name, value in to_dict(config).items() if name not in _FREE_KEYS}
         path = self.folder / "config.json"
-        if self.folder.exists() and any(self.folder.iterdir()) and not path.is_file():
+        known = _known_run(path)
+        if known is None and self.folder.exists() and any(self.folder.iterdir()):
             raise ConfigError(f"A run needs a new or an empty folder, got {folder} with other files in it.")
-        if path.is_file() and restart and is_main:
-            shutil.rmtree(self.folder)
-        if path.is_file() and not restart:
-            known = json.loads(path.read_text("utf-8"))
-            changed = _difference(known, json.loads(json.dumps(values)))
-            if changed:
-                raise ConfigError(
-                    f"{folder} holds a run with another configuration; it differs in {', '.join(changed)}.",
-                    "Name another folder, or pass --restart to begin anew.",
-                )
+        if known is not None and restart:
+            if is_main:
+                shutil.rmtree(self.folder)
+        elif known is not None and (changed := _difference(known, json.loads(json.dumps(values)))):
+            raise ConfigError(
+                f"{folder} holds a run with another configuration; it differs in {', '.join(changed)}.",
+                "Name another folder, or pass --restart to begin anew.",
+            )
         if is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, values)
@@ -249,6 +249,36 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def _known_run(path: Path) -> dict[str, Any] | None:
+    # A model's folder has a file of this name, too, and nothing of it may be removed.
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) and {"seed", "judge", "sft"} <= values.keys() else None
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that cannot take part, before anything is trained.
+
+    Args:
+        names: As Transformers' `report_to` knows them.
+
+    Raises:
+        ConfigError: One is unknown, or its package is not installed.
+    """
+    known, installed = list(INTEGRATION_TO_CALLBACK), get_available_reporting_integrations()
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"`report_to` takes trackers that Transformers knows, got {name!r}.", f"It knows {', '.join(known)}."
+            )
+        if name not in installed:
+            raise ConfigError(
+                f"`report_to` names {name}, whose package is not installed.", "Install it, or leave it out."
+            )
+
+
 def _difference(old: Any, new: Any, where: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         names = [*old, *(name for name in new if name not in old)]
@@ -258,4 +288,13 @@ def _difference(old: Any, new: Any, where: str = "") -> list[str]:
     return [] if old == new else [f"{where} ({old!r}, now {new!r})"]
 
 
-__all__ = ["MetricsCallback", "Run", "last_checkpoint", "process_state", "quiet", "write_json", "write_text"]
+__all__ = [
+    "MetricsCallback",
+    "Run",
+    "check_trackers",
+    "last_checkpoint",
+    "process_state",
+    "quiet",
+    "write_json",
+    "write_text",
+]
