@@ -54,6 +54,7 @@ class Run:
         self, folder: str | Path, config: TrainConfig, *, is_main: bool = True, restart: bool = False
     ) -> None:
         self.folder, self.config, self.is_main = Path(folder), config, is_main
+        self._since = time.monotonic()
         values = {name: value for name, value in to_dict(config).items() if name not in _FREE_KEYS}
         path = self.folder / "config.json"
         known = _known_run(path)
@@ -106,12 +107,15 @@ class Run:
             measured: Its measurements, ready for JSON; the main process's count.
 
         Returns:
-            The same measurements.
+            The same measurements, and `wall_seconds` since the previous mark of this process: the whole stage, or what was
+            left of it where it was resumed.
         """
+        measured = {**measured, "wall_seconds": round(time.monotonic() - self._since, 1)}
+        self._since = time.monotonic()
         if self.is_main:
             write_json(self._mark(stage), measured)
         PartialState().wait_for_everyone()
-        return dict(measured)
+        return measured
 
     def results(self) -> dict[str, Any]:
         """Every finished stage's measurements, in the order of their ends."""
