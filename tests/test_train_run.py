@@ -77,6 +77,10 @@ def test_a_run_ends_in_a_checkpoint_that_judges(finished: Path):
     measured = results["stages"][results["result"]]
     assert measured["examples"] == 16
     assert measured["choice"]["mixed_groups"] > 0
+    # A head on states costs next to nothing, but not nothing.
+    assert 0 < measured["scorer_cost_share"] < 0.01
+    assert measured["long_by_vote"]["new_tokens"] == measured["long"]["new_tokens"]
+    assert "long_by_vote" not in results["stages"]["sft"]
     assert set(measured["routed"]) >= {"accuracy", "short_share", "short_precision", "new_tokens", "gflops"}
 
 

@@ -18,7 +18,7 @@ from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.training.config import Schedule, TrainConfig, load_config, read_config, to_dict
 from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import ItemEncoder
-from transformers_egrm.training.judge import batches, make_judge, make_processor
+from transformers_egrm.training.judge import batches, make_judge, make_processor, start_generator
 from transformers_egrm.training.routing import RoutedExample, route_examples, summarise
 from transformers_egrm.training.run import Run, check_trackers, last_checkpoint
 from transformers_egrm.training.sft import micro_batches
@@ -466,6 +466,24 @@ def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("name", ["egrm_mini", "smoke"])
 def test_the_examples_are_read(name: str):
     load_config(Path(__file__).parent.parent / "examples" / "train" / f"{name}.yaml")
+
+
+def test_a_run_starts_from_any_causal_lm(tmp_path: Path):
+    tiny_generator().save_pretrained(tmp_path / "lm")
+    tiny_tokenizer().save_pretrained(tmp_path / "lm")
+    generator, tokenizer = start_generator(read_config({"generator": {"path": str(tmp_path / "lm")}}))
+    assert generator.get_input_embeddings().weight.equal(tiny_generator().get_input_embeddings().weight)
+    assert tokenizer.get_vocab() == tiny_tokenizer().get_vocab()
+    with pytest.raises(ConfigError, match=r"`generator\.path` must hold a causal LM or an E-GRM checkpoint, got"):
+        start_generator(read_config({"generator": {"path": str(tmp_path)}}))
+
+
+def test_a_small_model_from_scratch_is_as_small_as_promised():
+    config = read_config({"data": {"options": {"mix": {1: 1.0}}}, "generator": {"tokenizer_examples": 200}})
+    generator, tokenizer = start_generator(config)
+    assert generator.num_parameters() < 1_500_000
+    assert generator.config.tie_word_embeddings
+    assert len(tokenizer("Verdict: 7", add_special_tokens=False)["input_ids"]) <= 4, "its own words are tokens"
 
 
 # -- data ---------------------------------------------------------------------------------------------------------------

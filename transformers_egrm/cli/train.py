@@ -102,7 +102,7 @@ def _report(shop: Any, stage: str, folder: str | None = None) -> None:
 
     draw_plots(run)
     console, measured = message_console(), run.result(stage)
-    for path in ("routed", "short", "long", "choice"):
+    for path in ("routed", "short", "long", "routed_by_vote", "long_by_vote", "choice"):
         figures = {name: value for name, value in measured.get(path, {}).items() if isinstance(value, int | float)}
         if figures:
             words = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())

@@ -16,7 +16,7 @@ from transformers_egrm.training.judge import batches
 def measure_judge(
     model: EGRMRewardModel, items: Sequence[TrainingItem], batch_size: int, *, seed: int = 0, progress: bool = False
 ) -> dict[str, Any]:
-    """Accuracy and cost of a judge: routed, short path only, long path only.
+    """Accuracy and cost of a judge: routed, short path only, long path only; with a scorer, also without asking it.
 
     Args:
         model: The judge.
@@ -27,23 +27,38 @@ def measure_judge(
 
     Returns:
         Per path: accuracy, mean absolute error in verdicts, share of readable verdicts, new tokens and operations per
-        example; for the routed one also share and precision of its short path.
+        example; for the routed one also share and precision of its short path. Where a scorer chooses, `routed_by_vote`
+        and `long_by_vote` beside them, and `scorer_cost_share`: what the scorer adds to the operations of the long path.
     """
     truth = torch.tensor([item.verdict for item in items])
     measured: dict[str, Any] = {"examples": len(items)}
-    for path in ("auto", "short", "long"):
-        output, order = _judge(model, items, batch_size, path, seed, progress)
-        measured["routed" if path == "auto" else path] = _figures(output, truth[order], path == "auto")
+    has_scorer = model.config.judge_options().selection == "scorer"
+    for selection in (None, "vote") if has_scorer else (None,):
+        for path in ("auto", "short", "long"):
+            if path == "short" and selection is not None:
+                continue  # nobody chooses there
+            output, order = _judge(model, items, batch_size, path, selection, seed, progress)
+            name = ("routed" if path == "auto" else path) + (f"_by_{selection}" if selection else "")
+            measured[name] = _figures(output, truth[order], path == "auto")
+    if has_scorer:
+        measured["scorer_cost_share"] = round(measured["long"]["gflops"] / measured["long_by_vote"]["gflops"] - 1, 6)
     return measured
 
 
 def _judge(
-    model: EGRMRewardModel, items: Sequence[TrainingItem], batch_size: int, path: str, seed: int, progress: bool
+    model: EGRMRewardModel,
+    items: Sequence[TrainingItem],
+    batch_size: int,
+    path: str,
+    selection: str | None,
+    seed: int,
+    progress: bool,
 ) -> tuple[EGRMOutput, list[int]]:
+    options: dict[str, Any] = {"path": path, "seed": seed} | ({"selection": selection} if selection else {})
     outputs, order = [], []
     with tqdm(total=len(items), unit="example", desc=f"judging, {path} path", disable=not progress) as bar:
         for chosen, inputs in batches(model.processor, items, batch_size):
-            output = model.judge(inputs, path=path, seed=seed)
+            output = model.judge(inputs, **options)
             outputs.append(EGRMOutput(**{name: output[name] for name in _NEEDED}))
             order += chosen
             bar.update(len(chosen))
@@ -62,7 +77,7 @@ def _figures(output: EGRMOutput, truth: torch.Tensor, routed: bool) -> dict[str,
         "mean_absolute_error": _mean((verdicts - truth).abs()[read]),
         "readable": _mean(read),
         "new_tokens": _mean(output["new_tokens"]),
-        "gflops": _mean(output["flops"] / 1e9),
+        "gflops": _mean(output["flops"] / 1e9, 9),
     }
     if routed:
         short = output["routes"].cpu() == int(Route.SHORT)
@@ -70,8 +85,8 @@ def _figures(output: EGRMOutput, truth: torch.Tensor, routed: bool) -> dict[str,
     return figures
 
 
-def _mean(values: torch.Tensor) -> float | None:
-    return round(values.double().mean().item(), 6) if len(values) else None
+def _mean(values: torch.Tensor, digits: int = 6) -> float | None:
+    return round(values.double().mean().item(), digits) if len(values) else None
 
 
 __all__ = ["measure_judge"]
