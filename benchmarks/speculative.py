@@ -137,6 +137,9 @@ def padded(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 class Bench:
     """One target with its sources of drafts.
 
+    Attributes:
+        only: Names of the methods that are measured; None: all.
+
     Args:
         name: In the table.
         target: Causal LM, float32, eval mode.
@@ -148,6 +151,7 @@ class Bench:
     def __init__(
         self, name: str, target: Any, sources: dict[str, dict[str, Any]], prompts: Sequence[Tensor], new_tokens: int
     ) -> None:
+        self.only: Sequence[str] | None = None
         self.name, self.target, self.sources, self.prompts, self.new_tokens = (
             name,
             target,
@@ -166,7 +170,7 @@ class Bench:
             names += [f"{method} {source}" for method in (*SINGLE, *MULTI)]
         if cell.rows == 1 and "model" in self.sources:
             names.append("assisted")
-        return names
+        return [name for name in names if self.only is None or name in (*self.only, "plain")]
 
     def run(self, name: str, cell: Cell, prompts: Sequence[Tensor], seed: int) -> Run:
         """Let one method write behind some prompts."""
@@ -313,13 +317,9 @@ def gemma_bench(new_tokens: int, prompts: int) -> Bench:
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     lines = (Path(__file__).parent.parent / "examples" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line) for line in lines[:prompts]]
-    chats = [
-        [{"role": "user", "content": f"{t['prompt']}\n\n{t['response']}\n\nSay what is right and wrong in it."}]
-        for t in texts
-    ]
     ids = [
-        torch.tensor(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
-        for chat in chats
+        torch.tensor(tokenizer(f"Question: {t['prompt']}\nAnswer: {t['response']}\nStep by step review:").input_ids)
+        for t in texts
     ]
     return Bench(
         "gemma-3-270m", model, {"layers": {"draft_layers": 12}, "lookup": {"draft_ngram": 3}}, ids, new_tokens
@@ -334,6 +334,9 @@ def main() -> None:
     parser.add_argument("--pair", type=Path, default=None, help="folder with target/ and draft/")
     parser.add_argument("--gemma", action="store_true", help="measure Gemma-3-270M")
     parser.add_argument("--factors", nargs="+", default=list(FACTORS), choices=list(FACTORS))
+    parser.add_argument(
+        "--methods", nargs="+", default=None, help="only these, for example 'sd lookup'; plain is added"
+    )
     parser.add_argument("--rounds", type=int, default=12, help="counted rounds of every cell")
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=64)
@@ -351,6 +354,7 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(args.pair / "target")
         sources = {"model": {"draft_model": draft}, "lookup": {"draft_ngram": 3}}
         bench = Bench("world", target, sources, world_prompts(tokenizer, args.prompts), args.new_tokens)
+    bench.only = args.methods
     found = []
     for factor in args.factors:
         for cell in FACTORS[factor]:

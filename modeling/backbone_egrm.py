@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from threading import RLock
 from typing import Any
@@ -16,6 +16,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from .errors_egrm import UnsupportedModelError
 from .flops_egrm import CostModel, cost_model
 from .kernels_egrm import STAR_ATTENTION, fast_linear
+
+
+# Hidden size from which oneDNN's products save more than it costs to catch every call on its way there: catching doubles
+# the time of a model with 128 hidden units.
+FAST_HIDDEN_SIZE = 512
 
 
 class _Shared:
@@ -161,7 +166,7 @@ class Backbone:
         kwargs[self.cache_name] = cache
         if self.is_recurrent:
             mask = None  # nothing is padded, and not every recurrent layer knows a mask over past tokens
-        with self.lock, fast_linear():
+        with self.lock, self._kernels():
             return self.body(input_ids=input_ids, attention_mask=mask, use_cache=True, **kwargs).last_hidden_state
 
     def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
@@ -175,7 +180,7 @@ class Backbone:
             [N, V] or [N, A] float32.
         """
         head: Any = self.generator.get_output_embeddings()
-        with fast_linear():
+        with self._kernels():
             if token_ids is None or not _is_plain(head):
                 logits = head(hidden)
                 logits = logits if token_ids is None else logits.index_select(-1, token_ids.to(logits.device))
@@ -194,6 +199,10 @@ class Backbone:
         if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
             logits = torch.tanh(logits / cap) * cap
         return logits.to(self.device)
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        size = getattr(self.config, "hidden_size", None) or FAST_HIDDEN_SIZE
+        return fast_linear() if size >= FAST_HIDDEN_SIZE else nullcontext()
 
     def check_head(self) -> None:
         """Compare `logits` with the model's own forward once.
