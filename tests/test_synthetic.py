@@ -18,7 +18,7 @@ from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 
 SOME = list(islice(examples("train", 3), 2000))
-PARTS = re.compile(r"(?:^|\n)(?:[a-d]\) )?(.+)\. It is (.+), said (.+): (right|wrong)\.")
+PARTS = re.compile(r"(?:^|\n)(?:[a-d]\) )?Work: (.+)\. It is (.+), said (.+): (right|wrong)\.")
 
 
 def solve(question: str) -> str:
@@ -31,8 +31,10 @@ def solve(question: str) -> str:
     if words := re.fullmatch(r"Which is the (largest|smallest): (.*)\?", question):
         numbers = [int(number) for number in words[2].split(", ")]
         return str(max(numbers) if words[1] == "largest" else min(numbers))
-    if words := re.fullmatch(r"How many (\w) are in (.*)\?", question):
-        return str(words[2].split().count(words[1]))
+    if words := re.fullmatch(r"How many of (.*) are (vowels|even)\?", question):
+        things = words[1].split(", ")
+        assert len(set(things)) == len(things)
+        return str(sum(thing in "aeiou" if words[2] == "vowels" else int(thing) % 2 == 0 for thing in things))
     if words := re.fullmatch(r"Write (.*) backwards\.", question):
         return " ".join(reversed(words[1].split()))
     words = re.search(r"(\d+) (day|month)s? (after|before|later|earlier)", question)
@@ -75,7 +77,8 @@ def test_the_truth_counts_the_right_parts_as_a_stranger_would_count_them():
             example.kind == "badly_presented"
         )
         assert example.verdict == points
-        assert f"\n{right} of {len(asked)} right" in example.chain
+        assert (f"\n{right} of {len(asked)} right." in example.chain) == (len(asked) > 1)
+        assert example.chain.endswith("\nBadly put.") == (example.kind == "badly_presented")
         assert ("wrong" in example.kind) == (right < len(asked))
 
 
@@ -149,9 +152,19 @@ def test_any_text_comes_back_as_it_was(tokenizer):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_every_digit_is_a_token_of_its_own(tokenizer):
-    assert len(tokenizer("1234567")["input_ids"]) == 7
-    assert len(tokenizer(" 42")["input_ids"]) == 2
+def test_a_number_is_read_in_pairs_of_digits(tokenizer):
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer("1234567 and 42, 7")["input_ids"])
+    assert [piece for piece in pieces if piece.strip("Ġ").isdigit()][-2:] == ["Ġ42", "Ġ7"]
+    assert all(len(piece.strip("Ġ")) <= 2 for piece in pieces if piece.strip("Ġ").isdigit())
+
+
+def test_an_answer_is_the_same_token_in_question_response_and_chain(tokenizer):
+    for example in SOME[:300]:
+        for answer in PARTS.findall(example.chain)[0][1:3]:
+            ids = tokenizer(f" {answer}")["input_ids"]
+            if len(ids) == 1 and re.search(rf" {answer}\b", example.response):
+                assert ids[0] in tokenizer(example.response)["input_ids"]
+                assert ids[0] in tokenizer(example.chain)["input_ids"]
 
 
 def test_a_phrase_is_one_token(tokenizer):

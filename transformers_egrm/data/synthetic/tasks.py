@@ -4,7 +4,7 @@ A task knows how it is asked, its answer, the working that leads there step by s
 solver would give, each with a working that looks like the right one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -31,6 +31,7 @@ MONTHS = (
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 LETTERS = "abcdefghijklmnoprstuvwxyz"
+VOWELS = "aeiou"
 HIGHEST = 18  # no running sum leaves 0 to 18
 
 
@@ -72,18 +73,21 @@ def order(rng: Random, steps: int) -> Task:
 
 
 def counting(rng: Random, steps: int) -> Task:
-    """How often a letter occurs in a row of letters."""
-    wanted, *others = rng.sample(LETTERS, 3)
-    row = [wanted if rng.random() < 0.5 else rng.choice(others) for _ in range(2 * steps + 1)]
-    if wanted not in row:
-        row[rng.randrange(len(row))] = wanted
-    count, working = 0, []
-    for letter in row:
-        count += letter == wanted
-        working.append(f"{letter} = {count}")
-    near = [count + error for error in (-1, 1, 2) if count + error >= 0]
+    """How many of some things, all different, are of a kind."""
+    kind = rng.choice(("vowels", "even"))
+    pool: Sequence[str] = LETTERS if kind == "vowels" else [str(number) for number in range(1, 31)]
+    fits = [thing for thing in pool if (thing in VOWELS if kind == "vowels" else int(thing) % 2 == 0)]
+    size = 2 * steps
+    matching = rng.sample(fits, rng.randint(0, min(size, len(fits))))
+    row = matching + rng.sample([thing for thing in pool if thing not in fits], size - len(matching))
+    rng.shuffle(row)
+    total, working = 0, []
+    for thing in row:
+        total += thing in matching
+        working.append(f"{thing} = {total}")
+    near = [total + error for error in (-2, -1, 1, 2) if 0 <= total + error <= size]
     return Task(
-        f"How many {wanted} are in {' '.join(row)}?", tuple(working), str(count),
+        f"How many of {', '.join(row)} are {kind}?", tuple(working), str(total),
         tuple((str(n), f"{row[-1]} = {n}") for n in near),
     )  # fmt: skip
 

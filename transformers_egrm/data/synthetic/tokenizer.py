@@ -1,4 +1,4 @@
-"""A tokenizer for small judges: byte-level BPE, every digit a token of its own, with a chat template."""
+"""A tokenizer for small judges: byte-level BPE, numbers in pairs of digits, with a chat template."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,8 +11,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# A word with the space before it, one digit, or a run of anything else: no merge crosses these borders.
-_PIECES = Regex(r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+")
+# A word with the space before it, at most two digits, or a run of anything else: no merge crosses these borders. A small
+# model compares numbers below a hundred as wholes; digit by digit it has to learn to spell first.
+_PIECES = Regex(r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+")
 
 
 def train_tokenizer(

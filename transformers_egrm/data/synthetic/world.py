@@ -175,25 +175,26 @@ def _respond(question: Question, rng: Random) -> Example:
 
 
 def _put(said: Sequence[str], shown: Sequence[str], style: str) -> str:
-    marks = [f"{_mark(place)} " for place in range(len(said))] if len(said) > 1 else [""]
+    # An answer always follows a space: the same word is then the same token wherever it stands.
+    several = len(said) > 1
+    parts = [
+        (f"{_mark(place)} " if several else "", *part) for place, part in enumerate(zip(said, shown, strict=True))
+    ]
     if style == "concise":
-        return ", ".join(f"{mark}{answer}" for mark, answer in zip(marks, said, strict=True))
+        return ", ".join(f"{mark}{answer}" for mark, answer, _ in parts) if several else f"It is {said[0]}."
     if style == "detailed":
-        return " ".join(
-            f"{mark}{steps}. So it is {answer}." for mark, steps, answer in zip(marks, shown, said, strict=True)
-        )
-    return "\n".join(f"- {mark}**{answer}**" for mark, answer in zip(marks, said, strict=True))
+        return " ".join(f"{mark}Work: {steps}. So it is {answer}." for mark, answer, steps in parts)
+    return "\n".join(f"- **{mark}Answer:** {answer}" for mark, answer, _ in parts)
 
 
 def _chain(tasks: Sequence[Task], said: Sequence[str], wrong: set[int], badly_put: bool) -> str:
-    lines = []
+    several, lines = len(tasks) > 1, []
     for place, (task, answer) in enumerate(zip(tasks, said, strict=True)):
-        mark = f"{_mark(place)} " if len(tasks) > 1 else ""
-        judged = "wrong" if place in wrong else "right"
-        lines.append(f"{mark}{', '.join(task.working)}. It is {task.answer}, said {answer}: {judged}.")
-    right = len(tasks) - len(wrong)
-    lines.append(f"{right} of {len(tasks)} right{', badly put' if badly_put else ''}.")
-    return "\n".join(lines)
+        mark, judged = f"{_mark(place)} " if several else "", "wrong" if place in wrong else "right"
+        lines.append(f"{mark}Work: {', '.join(task.working)}. It is {task.answer}, said {answer}: {judged}.")
+    if several:
+        lines.append(f"{len(tasks) - len(wrong)} of {len(tasks)} right.")
+    return "\n".join((*lines, "Badly put.") if badly_put else lines)
 
 
 def _mark(place: int) -> str:
