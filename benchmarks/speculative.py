@@ -55,7 +55,8 @@ FACTORS: dict[str, tuple[Cell, ...]] = {
     "length": tuple(Cell(length=n) for n in (4, 12, 16, 20, 24)),
     "temperature": tuple(Cell(temperature=t) for t in (0.1, 0.4, 1.0)),
     "nucleus": (Cell(top_p=0.9),),
-    "rows": (Cell(rows=4), Cell(rows=16)),
+    "rows": (Cell(rows=4),),
+    "pooled": tuple(Cell(drafts=s, rows=16) for s in (1, 3, 5, 7)),  # many texts: narrow intervals of BE
 }
 
 

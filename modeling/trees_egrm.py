@@ -116,15 +116,17 @@ class Tree:
         self._flying = torch.cat([self._flying, positions], dim=1)
         seen = seen.expand(tokens.shape[0], -1, -1)
         visible = torch.cat([self._visible[:, None].expand(-1, seen.shape[1], -1), seen], dim=2)
-        distance = positions[:, :, None] - torch.cat([self._positions, self._flying], dim=1)[:, None]
         masks: dict[str, Tensor] = {}
         for layer, window, skipped in zip(self.layers, self.windows, self._skipped, strict=True):
             kind = "full_attention" if window is None else "sliding_attention"
             if kind not in masks:
-                near = visible if window is None else visible & (distance < window)
-                near, dtype = near[:, None, :, skipped:], layer.keys.dtype
+                near, dtype = visible, layer.keys.dtype
+                if window is not None:
+                    stands = torch.cat([self._positions, self._flying], dim=1)
+                    near = visible & (positions[:, :, None] - stands[:, None] < window)
                 # Additive: the one form that both sdpa and eager attention read correctly.
-                masks[kind] = torch.zeros_like(near, dtype=dtype).masked_fill(~near, torch.finfo(dtype).min)
+                out_of_sight = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=near.device)
+                masks[kind] = torch.where(near[:, None, :, skipped:], out_of_sight.new_zeros(()), out_of_sight)
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         self.in_flight += tokens.shape[1]
         return self.backbone.run(tokens, mask, positions, self.cache)

@@ -21,6 +21,7 @@ Source:
     https://huggingface.co/papers/2604.25925 with a rule of our own (docs/speculative.md), as are the last two.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from torch import Tensor
 from .errors_egrm import ConfigError
 
 
-BISECTIONS = 60  # halvings of the interval that holds K-SEQ's ratio: beyond float64's resolution
+SEARCH_COLUMNS = 1 << 20  # at most so many numbers are held at a time in the search for K-SEQ's ratio
 
 
 @dataclass(frozen=True)
@@ -512,11 +513,17 @@ def best_ratio(draft: Tensor, target: Tensor, counts: Tensor) -> Tensor:
         [B] in [1, counts], never on the infeasible side of the root.
     """
     low, high = torch.ones_like(draft[:, 0]), counts.double()
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        covered = covered_at(draft, target, middle)
-        feasible = middle * covered + torch.expm1(counts * torch.log1p(-covered.clamp_max(1))) >= 0
-        low, high = torch.where(feasible, low, middle), torch.where(feasible, middle, high)
+    if not bool((counts > 1).any()):
+        return low
+    points = max(2, min(64, SEARCH_COLUMNS // max(1, draft.numel())))  # tried at once: a call costs more than a column
+    steps = torch.arange(points + 1, dtype=torch.float64, device=draft.device) / points
+    for _ in range(math.ceil(53 / math.log2(points)) + 1):
+        tried = low[:, None] + (high - low)[:, None] * steps
+        tried[:, -1] = high
+        covered = torch.minimum(draft[:, None], target[:, None] / tried[..., None]).sum(-1)
+        feasible = tried * covered + torch.expm1(counts[:, None] * torch.log1p(-covered.clamp_max(1))) >= 0
+        first = torch.where(feasible.any(1), feasible.long().argmax(1), points).clamp_min(1)
+        low, high = (tried.gather(1, (first - back)[:, None])[:, 0] for back in (1, 0))
     # One draft needs no search, and two equal distributions are feasible from the start.
     return torch.where(counts > 1, high, 1.0)
 
