@@ -141,13 +141,13 @@ def p_value_of_speculation(family: str, method: str, copies: int, rows: int, top
     prompt, num_tokens = torch.tensor([0, 1, 2, 2, 0, 1, 0]), 5  # beyond a window of 8
     ids = prompt.expand(rows, -1)
     out = generate(
-        model, ids, item_ids=range(rows), do_sample=True, temperature=0.8, top_k=0, top_p=top_p, verification=method,
+        model, ids, item_ids=range(rows), do_sample=True, temperature=1.5, top_k=0, top_p=top_p, verification=method,
         num_drafts=copies, draft_length=3, max_new_tokens=num_tokens, seed=1, **source,
     )  # fmt: skip
     assert isinstance(out, torch.Tensor)
     written = (out[:, len(prompt) :] * 3 ** torch.arange(num_tokens - 1, -1, -1)).sum(1)
     return chi_square_p_value(
-        torch.bincount(written, minlength=3**num_tokens), exact_law(model, prompt, num_tokens, 0.8, top_p)
+        torch.bincount(written, minlength=3**num_tokens), exact_law(model, prompt, num_tokens, 1.5, top_p)
     )
 
 

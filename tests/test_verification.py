@@ -385,6 +385,7 @@ def chi_square_p_value(counts: torch.Tensor, law: torch.Tensor) -> float:
         common[expected.masked_fill(~common, torch.inf).argmin()] = False
     pooled = [torch.cat([part[common], part[~common].sum()[None]]).double() for part in (counts, expected)]
     observed, expected = (part[pooled[1] > 0] for part in pooled)
+    assert len(expected) >= 10, "too few outcomes to tell one law from another"
     statistic = ((observed - expected) ** 2 / expected).sum()
     return float(1 - torch.special.gammainc(torch.tensor((len(expected) - 1) / 2, dtype=torch.float64), statistic / 2))
 
