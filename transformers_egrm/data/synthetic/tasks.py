@@ -1,5 +1,7 @@
 """Small tasks with one right answer each, in five domains; `steps` is how many elementary steps each of them takes.
 
+With no step at all the question holds the answer: what is left to learn on it is to copy and to compare.
+
 A task knows how it is asked, its answer, the working that leads there step by step, and the answers that a careless
 solver would give, each with a working that looks like the right one.
 """
@@ -35,8 +37,15 @@ VOWELS = "aeiou"
 HIGHEST = 18  # no running sum leaves 0 to 18
 
 
+def _repeat(rng: Random, answer: str, others: Sequence[str]) -> Task:
+    wrong = rng.sample([other for other in others if other != answer], 2)
+    return Task(f"Repeat {answer}.", (answer,), answer, tuple((other, other) for other in wrong))
+
+
 def sums(rng: Random, steps: int) -> Task:
     """A running sum of one-digit numbers, bare or told as a story."""
+    if not steps:
+        return _repeat(rng, str(rng.randint(0, HIGHEST)), [str(number) for number in range(HIGHEST + 1)])
     total = rng.randint(0, 9)
     first, terms, working = total, [], []
     for _ in range(steps):
@@ -59,6 +68,8 @@ def sums(rng: Random, steps: int) -> Task:
 
 def order(rng: Random, steps: int) -> Task:
     """The largest or smallest of some numbers."""
+    if not steps:
+        return _repeat(rng, str(rng.randint(1, 50)), [str(number) for number in range(1, 51)])
     numbers = rng.sample(range(1, 51), steps + 1)
     largest = rng.random() < 0.5
     best, working = numbers[0], []
@@ -74,6 +85,8 @@ def order(rng: Random, steps: int) -> Task:
 
 def counting(rng: Random, steps: int) -> Task:
     """How many of some things, all different, are of a kind."""
+    if not steps:
+        return _repeat(rng, str(rng.randint(0, 8)), [str(number) for number in range(9)])
     kind = rng.choice(("vowels", "even"))
     pool: Sequence[str] = LETTERS if kind == "vowels" else [str(number) for number in range(1, 31)]
     fits = [thing for thing in pool if (thing in VOWELS if kind == "vowels" else int(thing) % 2 == 0)]
@@ -95,6 +108,8 @@ def counting(rng: Random, steps: int) -> Task:
 def calendar(rng: Random, steps: int) -> Task:
     """The day or month some time before or after another one."""
     unit, names = rng.choice((("day", DAYS), ("month", MONTHS)))
+    if not steps:
+        return _repeat(rng, rng.choice(names), names)
     start, forward = rng.randrange(len(names)), rng.random() < 0.5
     passed = [names[(start + (count if forward else -count)) % len(names)] for count in range(steps + 1)]
     working = tuple(f"{count} = {name}" for count, name in enumerate(passed[1:], start=1))
@@ -114,6 +129,9 @@ def calendar(rng: Random, steps: int) -> Task:
 
 def strings(rng: Random, steps: int) -> Task:
     """A row of letters written backwards."""
+    if not steps:
+        row = rng.sample(LETTERS, 3)
+        return _repeat(rng, " ".join(row[:2]), [" ".join(row[1:]), f"{row[0]} {row[2]}", f"{row[2]} {row[1]}"])
     row = rng.sample(LETTERS, steps + 1)
     written, working = "", []
     for letter in reversed(row):

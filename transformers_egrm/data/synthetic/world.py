@@ -18,8 +18,8 @@ from transformers_egrm.modeling.errors_egrm import ConfigError
 SPLITS = {"train": range(80), "calibration": range(80, 90), "test": range(90, 100)}
 STYLES = ("concise", "detailed", "markdown")
 KINDS = ("right", "subtly_wrong", "verbosely_wrong", "badly_presented")
-LEVELS = {1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3, (1, 2)), 5: (4, (2, 3))}
-"""Difficulty -> (parts, least and most steps of each part)."""
+LEVELS = {0: (1, (0, 0)), 1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3, (1, 2)), 5: (4, (2, 3))}
+"""Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: it asks for a copy."""
 MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
 """Share of each difficulty, where none is given."""
 BADLY_PUT = 3  # points that a right response loses when it is badly put
