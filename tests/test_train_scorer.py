@@ -22,19 +22,16 @@ from transformers_egrm.training.candidates import (
     sample_groups,
     write_groups,
 )
+from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
 from transformers_egrm.training.config import read_config
 from transformers_egrm.training.items import ItemEncoder, TrainingItem
 from transformers_egrm.training.judge import batches, make_judge, make_processor
 from transformers_egrm.training.scorer import (
     GroupCollator,
     ScorerTrainee,
-    encode_groups,
     group_order,
     make_encoder,
-    measure_choice,
     pair_tokenizer,
-    pairs_of,
-    score_groups,
 )
 
 
