@@ -31,7 +31,7 @@ from torch import Tensor
 from .errors_egrm import ConfigError
 
 
-SEARCH_COLUMNS = 1 << 20  # at most so many numbers are held at a time in the search for K-SEQ's ratio
+SEARCH_COLUMNS = 1 << 15  # numbers held at a time in the search for K-SEQ's ratio: fewer calls until arithmetic counts
 
 
 @dataclass(frozen=True)
