@@ -134,6 +134,19 @@ def test_an_unknown_part_of_the_world_is_named(arguments, named):
         next(examples(**arguments))
 
 
+def test_every_split_has_copies_to_ask_for_and_what_a_split_lacks_is_said():
+    for split in ("train", "calibration", "test"):
+        assert {example.difficulty for example in islice(examples(split, mix={0: 1.0}), 50)} == {0}
+    lacking = []
+    for split in ("calibration", "test"):
+        try:
+            next(examples(split, mix={0: 1.0}, domains=["counting"]))
+        except ConfigError as error:
+            lacking.append(str(error))
+    assert lacking, "nine questions in all: one of the splits has none"
+    assert all("No question of difficulty 0 in counting belongs to" in message for message in lacking)
+
+
 def test_a_group_of_one_is_refused():
     with pytest.raises(ConfigError, match="size=1"):
         next(groups("test", size=1))

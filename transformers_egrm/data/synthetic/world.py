@@ -22,6 +22,7 @@ LEVELS = {0: (1, (0, 0)), 1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3,
 """Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: it asks for a copy."""
 MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
 """Share of each difficulty, where none is given."""
+MOST_DRAWS = 5000  # a split's share is a tenth at least, so that only what is not there is not found
 BADLY_PUT = 3  # points that a right response loses when it is badly put
 SLOPPY = ("uh dunno maybe {}", "{} whatever lol", "{} !!! easy !!!", "hmm {} or so who cares")
 WORDY = (
@@ -92,7 +93,7 @@ def examples(
         domains: Which domains, each as often as the others.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown.
+        ConfigError: A split, difficulty or domain is unknown, or the split has no such question.
     """
     for question, rng in _questions(split, seed, mix, domains):
         yield _respond(question, rng)
@@ -112,7 +113,7 @@ def groups(
         domains: As in `examples`.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown, or `size` is too small.
+        ConfigError: A split, difficulty or domain is unknown, the split has no such question, or `size` is too small.
     """
     if size < 2:
         raise ConfigError(f"A group needs at least 2 responses, got size={size}.")
@@ -140,15 +141,23 @@ def _questions(
             )
     for index in count():
         rng = Random(f"{split} {seed} {index}")
-        domain = rng.choice(tuple(domains))
+        yield _question(split, rng, weights, tuple(domains)), rng
+
+
+def _question(split: str, rng: Random, weights: Mapping[int, float], domains: Sequence[str]) -> Question:
+    for _ in range(MOST_DRAWS):
+        # Drawn anew as well: at the lowest level a domain has so few questions that a split may lack them all.
+        domain = rng.choice(domains)
         difficulty = rng.choices(tuple(weights), tuple(weights.values()))[0]
-        while True:
-            parts, (least, most) = LEVELS[difficulty]
-            tasks = tuple(DOMAINS[domain](rng, rng.randint(least, most)) for _ in range(parts))
-            question = Question(domain, difficulty, tasks)
-            if int(question.key, 16) % 100 in SPLITS[split]:
-                break
-        yield question, rng
+        parts, (least, most) = LEVELS[difficulty]
+        tasks = tuple(DOMAINS[domain](rng, rng.randint(least, most)) for _ in range(parts))
+        question = Question(domain, difficulty, tasks)
+        if int(question.key, 16) % 100 in SPLITS[split]:
+            return question
+    raise ConfigError(
+        f"No question of difficulty {', '.join(map(str, weights))} in {', '.join(domains)} belongs to {split}.",
+        "Add difficulties or domains.",
+    )
 
 
 def _respond(question: Question, rng: Random) -> Example:
