@@ -56,7 +56,9 @@ FACTORS: dict[str, tuple[Cell, ...]] = {
     "temperature": tuple(Cell(temperature=t) for t in (0.1, 0.4, 1.0)),
     "nucleus": (Cell(top_p=0.9),),
     "rows": (Cell(rows=4),),
-    "pooled": tuple(Cell(drafts=s, rows=16) for s in (1, 3, 5, 7)),  # many texts: narrow intervals of BE
+    # Many texts: narrow intervals of BE.
+    "pooled": tuple(Cell(drafts=s, rows=16) for s in (1, 3, 5, 7)),
+    "pooled_temperature": tuple(Cell(temperature=t, rows=16) for t in (1.0, 0.4, 0.1)),
 }
 
 
