@@ -15,6 +15,8 @@ from transformers_egrm.data.synthetic.world import BADLY_PUT, KINDS, LEVELS, MIX
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.training.config import DataConfig
+from transformers_egrm.training.world import draw_examples
 
 
 SOME = list(islice(examples("train", 3), 2000))
@@ -150,6 +152,14 @@ def test_every_split_has_copies_to_ask_for_and_what_a_split_lacks_is_said():
 def test_a_group_of_one_is_refused():
     with pytest.raises(ConfigError, match="size=1"):
         next(groups("test", size=1))
+
+
+def test_a_run_may_measure_on_another_mix_than_it_learns_from():
+    data = DataConfig(options={"mix": {0: 1.0}}, held_out_options={"mix": {2: 1.0}})
+    assert {example.difficulty for example in draw_examples(data, "train", 20, 0)} == {0}
+    assert {example.difficulty for example in draw_examples(data, "calibration", 20, 0)} == {2}
+    same = DataConfig(options={"mix": {3: 1.0}})
+    assert {example.difficulty for example in draw_examples(same, "test", 20, 0)} == {3}
 
 
 # -- the tokenizer ------------------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class DataConfig:
     """Module with `examples(split, seed, **options)`; see the synthetic world for what an example is."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of `examples`, such as the mix of difficulties."""
+    held_out_options: dict[str, Any] | None = None
+    """The same for what is measured on, where that is another mix than what is learnt from; None: `options`."""
     files: dict[str, str] = field(default_factory=dict)
     """JSONL file per split (train, calibration, test) with the same fields, instead of a world."""
     train_examples: int = 60_000

@@ -90,7 +90,8 @@ def draw_examples(data: DataConfig, split: str, count: int, seed: int) -> list[E
         if not found:
             raise ConfigError(f"{data.files[split]} must hold at least one example, but holds none.")
         return found
-    return list(islice(_module(data.world, "examples").examples(split, seed, **data.options), count))
+    options = data.options if split == "train" or data.held_out_options is None else data.held_out_options
+    return list(islice(_module(data.world, "examples").examples(split, seed, **options), count))
 
 
 def make_tokenizer(
