@@ -3,6 +3,7 @@
 Run:
     python benchmarks/speculative.py --train pair --minutes 20     # once: a target and a draft of the synthetic world
     python benchmarks/speculative.py --pair pair                    # one factor at a time, about an hour on one core
+    python benchmarks/speculative.py --pair pair --judge            # the pair inside a judge: K chains of 1, 4, 16 records
     python benchmarks/speculative.py --gemma --factors drafts       # Gemma-3-270M with early exit and lookup, slow
 
 Cells vary one factor at a time around S=3 drafts of L=8 tokens at temperature 0.7, one row. Every cell is measured in
@@ -31,6 +32,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTr
 from transformers_egrm.data.synthetic import examples, train_tokenizer
 from transformers_egrm.data.synthetic.world import Example
 from transformers_egrm.modeling.generate_egrm import generate as ladder
+from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.speculative_egrm import SpeculativeOutput
 from transformers_egrm.modeling.speculative_egrm import generate as speculate
 
@@ -329,12 +331,42 @@ def gemma_bench(new_tokens: int, prompts: int) -> Bench:
     )
 
 
+def measure_judge(target: Any, draft: Any, tokenizer: Any, rounds: int) -> None:
+    """Seconds of the long path with and without a draft, and with a trial that decides; prints a table."""
+    model = EGRMRewardModel.from_components(target, tokenizer=tokenizer, draft=draft, max_chain_tokens=64)
+    stream = examples("test", seed=3, mix={3: 0.5, 4: 0.5})
+    records = [next(stream).record() for _ in range(16)]
+    print("| records | plain, ms/token | drafted | auto | plain / drafted | BE |\n|---:|---:|---:|---:|---:|---:|")
+    for count in (1, 4, 16):
+        inputs = model.processor(records[:count])
+        spent: dict[str, list[float]] = {"none": [], "model": [], "auto": []}
+        passes, tokens = 0, 0
+        for number in range(rounds + 1):  # the first warms up, and makes the trial
+            for drafting, own in spent.items():
+                started = time.perf_counter()
+                output = model.judge(
+                    inputs, path="long", drafting=drafting, verification="md_bv_plus", num_drafts=3, seed=number
+                )
+                if number:
+                    own.append(1000 * (time.perf_counter() - started) / int(output["new_tokens"].sum()))
+                if drafting == "model":
+                    passes, tokens = (
+                        passes + int(output["draft_rounds"].sum()),
+                        tokens + int(output["draft_tokens"].sum()),
+                    )
+        ratio = statistics.median(a / b for a, b in zip(spent["none"], spent["model"], strict=True))
+        median = {name: statistics.median(own) for name, own in spent.items()}
+        print(f"| {count} | {median['none']:.2f} | {median['model']:.2f} | {median['auto']:.2f} | {ratio:.2f} "
+              f"| {tokens / passes:.2f} |", flush=True)  # fmt: skip
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, default=None, help="train a pair, write it to this folder, and stop")
     parser.add_argument("--minutes", type=float, default=20.0, help="of training, both models together")
     parser.add_argument("--pair", type=Path, default=None, help="folder with target/ and draft/")
+    parser.add_argument("--judge", action="store_true", help="measure the pair as generator and draft of a judge")
     parser.add_argument("--gemma", action="store_true", help="measure Gemma-3-270M")
     parser.add_argument("--factors", nargs="+", default=list(FACTORS), choices=list(FACTORS))
     parser.add_argument(
@@ -355,6 +387,8 @@ def main() -> None:
             parser.error("--pair is needed, a folder that --train wrote, or --gemma")
         target, draft = (AutoModelForCausalLM.from_pretrained(args.pair / n).eval() for n in ("target", "draft"))
         tokenizer = AutoTokenizer.from_pretrained(args.pair / "target")
+        if args.judge:
+            return measure_judge(target, draft, tokenizer, args.rounds)
         sources = {"model": {"draft_model": draft}, "lookup": {"draft_ngram": 3}}
         bench = Bench("world", target, sources, world_prompts(tokenizer, args.prompts), args.new_tokens)
     bench.only = args.methods
