@@ -75,7 +75,7 @@ def test_a_run_ends_in_a_checkpoint_that_judges(finished: Path):
     results = json.loads((finished / "results.json").read_text("utf-8"))
     assert results["stages"].keys() == {path.stem for path in (finished / "stages").glob("*.json")}
     measured = results["stages"][results["result"]]
-    assert measured["examples"] == 16
+    assert measured["examples"] == 48
     assert measured["choice"]["mixed_groups"] > 0
     # A head on states costs next to nothing, but not nothing.
     assert 0 < measured["scorer_cost_share"] < 0.01
@@ -228,7 +228,7 @@ def command(*words: object) -> tuple[list[str], dict[str, str]]:
 def test_a_run_survives_kill_minus_nine(finished: Path, tmp_path: Path):
     folder, kills = tmp_path / "run", 0
     words, environment = command("-m", "transformers_egrm.cli", "train", "all", "--config", SMOKE, "--output", folder)
-    for wanted in ("sft-0/checkpoint-10", "stages/route-1.json", "scorer-fit/checkpoint-8"):
+    for wanted in ("sft-0/checkpoint-50", "stages/route-1.json", "scorer-fit/checkpoint-8"):
         process = subprocess.Popen(words, env=environment)
         while process.poll() is None and not (folder / wanted).exists():
             time.sleep(0.005)
