@@ -475,8 +475,8 @@ def test_memory_does_not_grow_with_the_number_of_records(checkpoint, tmp_path, c
         return peak
 
     peak_bytes(100)  # what is imported and cached at first use
-    # The rows that are more would be two megabytes if they were kept.
-    assert peak_bytes(3_000) < peak_bytes(500) + 300_000
+    # The rows that are more would be over two megabytes if they were kept; garbage not yet collected comes and goes.
+    assert peak_bytes(3_000) < peak_bytes(500) + 1_000_000
 
 
 def test_a_tally_counts_by_hand():
