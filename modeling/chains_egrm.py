@@ -29,6 +29,7 @@ from .speculative_egrm import make_plan
 from .vocabulary_egrm import OpenVocabulary
 
 
+SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing
 CHAIN_OFFSET = 1 << 20  # branch ids of chains start here, far from those of any ladder
 
 
@@ -246,9 +247,10 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
 
     Args:
         candidates: Probes first, then chains, as the paper orders them.
-        selection: `scorer`: the highest score among chains and reused probes. `vote`: the chains' most frequent verdict
-            (ties: the lowest id). `likelihood`: the chain with the highest mean log-probability. The last two turn to
-            the probes only where no chain states a verdict: a probe's vote has been counted before.
+        selection: `scorer`: the highest score among chains and reused probes; of those within `SCORE_NOISE` of it the first.
+            `vote`: the chains' most frequent verdict (ties: the lowest id). `likelihood`: the chain with the highest mean
+            log-probability. The last two turn to the probes only where no chain states a verdict: a probe's vote has been
+            counted before.
     """
     parsed = [candidate for candidate in candidates if candidate.verdict is not None]
     if selection != "scorer":
@@ -256,7 +258,9 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
     if not parsed:
         return None
     if selection == "scorer":
-        return max(parsed, key=lambda candidate: candidate.score)
+        best = max(candidate.score for candidate in parsed)
+        # A score that is not a number compares with nothing; the caller refuses the item then.
+        return next((candidate for candidate in parsed if candidate.score >= best - SCORE_NOISE), parsed[0])
     if selection == "likelihood" and parsed[0].is_chain:
         return max(parsed, key=lambda candidate: candidate.mean_log_prob)
     votes = Counter(candidate.verdict for candidate in parsed)

@@ -232,6 +232,12 @@ CANDIDATES = [
     [
         ("scorer", CANDIDATES, 9),  # the probes are candidates, and one scores best
         ("scorer", CANDIDATES[2:], 5),  # the best score of all states no verdict
+        (
+            "scorer",
+            [candidate(2, 0.7), candidate(4, 0.7 + 2e-7), candidate(6, 0.7 + 9e-6)],
+            2,
+        ),  # noise decides nothing
+        ("scorer", [candidate(2, 0.7), candidate(4, 0.7 + 1e-4), candidate(6, 0.7 + 3e-5)], 4),
         ("vote", CANDIDATES, 5),  # two chains of three; probes have voted before
         ("likelihood", CANDIDATES, 3),
         ("vote", [candidate(8), candidate(4), candidate(None)], 4),  # a tie goes to the lowest verdict
