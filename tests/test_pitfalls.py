@@ -441,7 +441,8 @@ def test_a_model_with_a_generator_read_from_gguf_saves_plain_safetensors(tmp_pat
     write_gguf(tmp_path / "tiny.gguf", "Q8_0")
     generator = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
     assert hasattr(generator.config, "quantization_config"), "the marker that forbids saving"
-    model = EGRMRewardModel.from_components(generator, tokenizer=tiny_tokenizer())
+    # A copy lies in torch's own memory, aligned as that of weights read from safetensors.
+    model = EGRMRewardModel.from_components(deepcopy(generator), tokenizer=tiny_tokenizer())
     model.save_pretrained(tmp_path / "judge")
     assert "quantization_config" not in json.loads((tmp_path / "judge" / "config.json").read_text())
     ids = torch.arange(5, 15)[None]
