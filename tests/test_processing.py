@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tiny import tiny_scorer_tokenizer, tiny_tokenizer
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from trl import data_utils
 
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError
 from transformers_egrm.modeling.guard_egrm import common_prefix
@@ -90,7 +91,6 @@ def test_text_that_needs_no_neutralising_gives_the_trainers_tokens(text):
 
 @pytest.mark.parametrize("name", ["chatml", "qwen3", "gemma"])
 def test_a_pointwise_prompt_is_what_trl_itself_makes(name):
-    data_utils = pytest.importorskip("trl.data_utils")
     processor = PROCESSORS[name]
     completion = [{"role": "assistant", "content": "<think>\nEasy.\n</think>\n\nIt is 5."}]
     text = data_utils.apply_chat_template({"messages": QUESTION + completion}, processor.tokenizer)["text"]

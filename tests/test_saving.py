@@ -6,7 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy
+import peft
 import pytest
 import torch
 from fresh import measure, run_fresh
@@ -295,7 +297,6 @@ def test_a_folder_of_the_builders_machine_is_not_named_as_base_model(tmp_path):
 
 
 def with_lora(generator: PreTrainedModel, **options):
-    peft = pytest.importorskip("peft")
     torch.manual_seed(1)
     settings = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **options)
     return peft.get_peft_model(generator, settings).eval()
@@ -353,7 +354,6 @@ def test_merging_and_foreign_weights_exclude_each_other(tmp_path):
 
 
 def test_an_adapter_on_the_whole_model_is_saved_as_an_adapter_alone(saved, tmp_path):
-    peft = pytest.importorskip("peft")
     model = load(saved)
     try:
         model.add_adapter(peft.LoraConfig(target_modules=r"generator\..*\.q_proj", init_lora_weights=False))
@@ -370,7 +370,6 @@ def test_an_adapter_on_the_whole_model_is_saved_as_an_adapter_alone(saved, tmp_p
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_a_prompt_is_no_adapter_of_weights():
-    peft = pytest.importorskip("peft")
     settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     with pytest.raises(UnsupportedModelError, match=r"must change weights, got PeftType\.PROMPT_TUNING"):
         EGRMRewardModel.from_components(peft.get_peft_model(tiny_generator(), settings))
@@ -493,7 +492,6 @@ def test_an_adapter_on_quantised_weights_is_saved_alone(rounding, tmp_path):
 
 def write_gguf(path: Path, block_type: str) -> None:
     """A tiny random Llama in GGUF form."""
-    gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(256)
     writer.add_embedding_length(32)
