@@ -179,8 +179,8 @@ class SFTStageConfig:
     """Loss weight of the verdict's tokens; all others have 1."""
     answer_weight: float = 0.0
     """Loss weight of a judged response's tokens where it deserves full marks; 0 learns completions only. A judge from
-    scratch that learns to answer, too, learns to see at once whether an answer is right; without, short verdicts of sums
-    stayed at chance. A pretrained one can answer already."""
+    scratch that learns to answer, too, learns to see at once whether an answer is right: with right answers as half of its
+    items, short verdicts of one-step sums left chance; without any they did not. A pretrained one can answer already."""
     short_weight: float = 1.0
     """Loss weight of short-mode items relative to long ones."""
     balance: str = "items"
