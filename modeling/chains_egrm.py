@@ -62,6 +62,7 @@ class _Thought:
     flops: float
     draft_rounds: int = 0
     draft_tokens: int = 0
+    draft_kept: Tensor | None = None  # [L]; None without drafts
 
 
 def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_texts: bool = False) -> EGRMOutput:
@@ -161,12 +162,10 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     texts, spelled = model.decode_tokens(drawn), model.decode_tokens(drawn, control=True)
     ended, broken, timed_out = (flags.tolist() for flags in (sampler.ended, sampler.broken, sampler.late))
     log_probs, cost = sampler.log_probs.tolist(), model.backbone.cost
-    rounds, plan, draft_cost = [0] * len(drawn), None, None
+    rounds, plan, draft_cost, kept = [0] * len(drawn), None, None, None
     if source is not None and isinstance(sampler, Written):
-        rounds, plan = (
-            sampler.rounds.tolist(),
-            make_plan(source, options.verification, options.num_drafts, options.draft_length),
-        )
+        rounds, kept = sampler.rounds.tolist(), sampler.kept
+        plan = make_plan(source, options.verification, options.num_drafts, options.draft_length)
         drafter: Backbone | None = source.backbone(model.backbone)
         draft_cost = None if drafter is None else drafter.cost
     per_item = orders * per_prompt
@@ -210,9 +209,10 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
         passed = sum(max(0, lengths[row] - 1) for row in rows) if plan is not None else 0
         thoughts.append(
             _Thought(
-                candidates, chosen, answers, status, spent, orders * len(task.long_suffix_ids), flops, passes, passed
+                candidates, chosen, answers, status, spent, orders * len(task.long_suffix_ids), flops, passes, passed,
+                None if kept is None else kept[rows.start : rows.stop].sum(0),
             )
-        )
+        )  # fmt: skip
     return thoughts
 
 
@@ -258,14 +258,23 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
     if not parsed:
         return None
     if selection == "scorer":
-        best = max(candidate.score for candidate in parsed)
-        # A score that is not a number compares with nothing; the caller refuses the item then.
-        return next((candidate for candidate in parsed if candidate.score >= best - SCORE_NOISE), parsed[0])
+        return parsed[first_best([candidate.score for candidate in parsed])]
     if selection == "likelihood" and parsed[0].is_chain:
         return max(parsed, key=lambda candidate: candidate.mean_log_prob)
     votes = Counter(candidate.verdict for candidate in parsed)
     winner = min(votes, key=lambda verdict: (-votes[verdict], verdict))
     return next(candidate for candidate in parsed if candidate.verdict == winner)
+
+
+def first_best(scores: Sequence[float]) -> int:
+    """Which score wins: of those within `SCORE_NOISE` of the highest the first.
+
+    Args:
+        scores: At least one.
+    """
+    best = max(scores)
+    # A score that is not a number compares with nothing; the caller refuses the item then.
+    return next((place for place, score in enumerate(scores) if score >= best - SCORE_NOISE), 0)
 
 
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -> EGRMOutput:
@@ -299,6 +308,12 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool) -
         "prefill_tokens": short["prefill_tokens"] + added[:, 1],
         "draft_rounds": short["draft_rounds"] + added[:, 2],
         "draft_tokens": short["draft_tokens"] + added[:, 3],
+        "draft_kept": torch.stack(
+            [
+                torch.zeros_like(none) if thought.draft_kept is None else thought.draft_kept.to(device)
+                for none, thought in zip(short["draft_kept"], thoughts, strict=True)
+            ]
+        ),
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
         "rationales": chosen if return_texts else None,
     }
@@ -345,6 +360,7 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     values = dict(short.items())
     for name in (
         "rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops", "draft_rounds", "draft_tokens",
+        "draft_kept",
     ):  # fmt: skip
         values[name] = short[name].clone()
         values[name][rows] = long[name].to(rows.device)
@@ -358,4 +374,4 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     return EGRMOutput(**values)
 
 
-__all__ = ["Candidate", "choose", "deliberate", "finish", "join_outputs", "join_stages"]
+__all__ = ["Candidate", "choose", "deliberate", "finish", "first_best", "join_outputs", "join_stages"]

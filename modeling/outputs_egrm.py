@@ -142,6 +142,9 @@ class EGRMOutput(ModelOutput):
     """[B] int64, passes of the generator that verified drafts of the item's chains, summed over them; 0 without."""
     draft_tokens: Tensor | None = None
     """[B] int64, tokens those passes wrote: divided by `draft_rounds`, the block efficiency."""
+    draft_kept: Tensor | None = None
+    """[B, draft_length] int64, how many of those passes wrote at least i + 1 drafted tokens: divided by `draft_rounds`, the
+    acceptance by position."""
     prefill_tokens: Tensor | None = None
     """[B] int64, prompt tokens run for the item, shared ones counted once in their group's first item."""
     flops: Tensor | None = None

@@ -448,6 +448,7 @@ def _short_output(
         new_tokens=torch.zeros_like(statuses) if lengths is None else _per_item(lengths, inputs),
         draft_rounds=torch.zeros_like(statuses),
         draft_tokens=torch.zeros_like(statuses),
+        draft_kept=statuses.new_zeros(len(statuses), options.draft_length),
         prefill_tokens=_per_item(torch.tensor(prompts.tokens_run, device=device), inputs),
         flops=_per_item(torch.tensor(flops, dtype=torch.float64, device=device), inputs),
         verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],

@@ -64,10 +64,12 @@ class JudgeResult:
     """Passes of the generator that verified drafts of the record's chains."""
     draft_tokens: int = 0
     """Tokens those passes wrote."""
+    draft_kept: tuple[int, ...] = ()
+    """How many of those passes wrote at least i + 1 drafted tokens; empty without drafts."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as a dict that JSON can hold."""
-        return asdict(self) | {"order": list(self.order)}
+        return asdict(self) | {"order": list(self.order), "draft_kept": list(self.draft_kept)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 error=_REASONS.get(status),
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
+                draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),
             )
         )
     return results

@@ -43,6 +43,11 @@ def test_greedy_chains_are_the_same_with_and_without_drafts(family):
         assert drafted["draft_tokens"].tolist() == (drafted["new_tokens"] - 2).tolist()
         assert bool((drafted["draft_rounds"] <= drafted["draft_tokens"]).all())
         assert bool((drafted["draft_rounds"] > 0).all())
+        kept = drafted["draft_kept"]
+        assert bool((kept.diff(dim=1) <= 0).all())
+        # A pass writes what it kept of a draft, and one token of its own unless the text ends before.
+        own = drafted["draft_tokens"] - kept.sum(1)
+        assert bool(((own >= 0) & (own <= drafted["draft_rounds"])).all())
         assert bool((drafted["flops"] > 0).all())
 
 
@@ -105,7 +110,7 @@ def test_an_item_has_the_same_drafted_chains_alone_and_among_others():
     together = judge.judge(tiny_inputs(tiny_task(), prompts, item_ids=[5, 6, 7]), drafting="model", **LONG)
     for index, prompt in enumerate(prompts):
         alone = judge.judge(tiny_inputs(tiny_task(), [prompt], item_ids=[5 + index]), drafting="model", **LONG)
-        for name in ("rewards", "new_tokens", "draft_rounds", "draft_tokens"):
+        for name in ("rewards", "new_tokens", "draft_rounds", "draft_tokens", "draft_kept"):
             assert torch.equal(alone[name].nan_to_num(-1), together[name][index : index + 1].nan_to_num(-1)), name
 
 
@@ -253,6 +258,7 @@ def test_the_command_line_drafts_and_reports_what_it_brought(tmp_path, capsys):
         results[name] = read_jsonl(out), json.loads(summary.read_text())
     rows, summary = results["plain"]
     assert summary["block_efficiency"] is None
+    assert summary["acceptance_by_position"] == []
     for name in ("attached", "own", "lookup"):
         drafted, counted = results[name]
         assert [row["reward"] for row in drafted] == [row["reward"] for row in rows]
@@ -260,5 +266,7 @@ def test_the_command_line_drafts_and_reports_what_it_brought(tmp_path, capsys):
         passes, tokens = (sum(row[column] for row in drafted) for column in ("draft_rounds", "draft_tokens"))
         assert counted["block_efficiency"] == pytest.approx(tokens / passes)
         assert counted["block_efficiency"] >= 1
+        kept = [sum(column) for column in zip(*(row["draft_kept"] for row in drafted), strict=True)]
+        assert counted["acceptance_by_position"] == pytest.approx([count / passes for count in kept], abs=1e-4)
     assert "tokens per pass of the generator" in capsys.readouterr().err
     assert egrm("score", tmp_path / "plain", records, "--draft", tmp_path / "encoder") == 1

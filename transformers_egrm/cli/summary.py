@@ -36,6 +36,8 @@ class Tally:
     tokens: int = 0
     draft_rounds: int = 0
     draft_tokens: int = 0
+    draft_kept: Counter[int] = field(default_factory=Counter)
+    """Place in a draft -> passes that wrote its token."""
     truncated: int = 0
 
     def add(self, judgements: Iterator[Mapping[str, Any]]) -> None:
@@ -50,6 +52,7 @@ class Tally:
             self.tokens += row["tokens"]
             self.draft_rounds += row.get("draft_rounds", 0)
             self.draft_tokens += row.get("draft_tokens", 0)
+            self.draft_kept.update(dict(enumerate(row.get("draft_kept", ()))))
             self.truncated += bool(row["truncated"])
             if row["route"] is not None:
                 self.routes[row["route"]] += 1
@@ -107,6 +110,9 @@ class Tally:
             "mean_reward": self.reward_sum / ok if ok else None,
             "tokens": self.tokens,
             "block_efficiency": self.draft_tokens / self.draft_rounds if self.draft_rounds else None,
+            "acceptance_by_position": [
+                round(self.draft_kept[place] / self.draft_rounds, 4) for place in sorted(self.draft_kept)
+            ],
             "truncated": self.truncated,
             "seconds": round(seconds, 3),
             "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
@@ -133,6 +139,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
     table.add_row("new tokens", f"{summary['tokens']:,} ({summary['tokens'] / max(judgements, 1):.1f} per judgement)")
     if summary["block_efficiency"] is not None:
         table.add_row("drafted chains", f"{summary['block_efficiency']:.2f} tokens per pass of the generator")
+        shares = ", ".join(f"{100 * share:.0f} %" for share in summary["acceptance_by_position"])
+        table.add_row("", f"accepted by position: {shares}")
     if summary["truncated"]:
         table.add_row("truncated", f"{summary['truncated']:,}")
     speed = "" if summary["records_per_s"] is None else f" ({summary['records_per_s']:.3g} records/s)"

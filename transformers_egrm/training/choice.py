@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from transformers_egrm.evaluation.metrics import auroc, pairwise_accuracy, wilson
+from transformers_egrm.modeling.chains_egrm import first_best
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.scorer_egrm import encode_pairs
 from transformers_egrm.training.candidates import Group
@@ -89,7 +90,7 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
     if not mixed:
         return measured
     best = [[c.quality == max(c.quality for c in candidates) for c in candidates] for _, candidates in mixed]
-    picked = [own[int(np.argmax(scored))] for own, (scored, _) in zip(best, mixed, strict=True)]
+    picked = [own[first_best(scored)] for own, (scored, _) in zip(best, mixed, strict=True)]
     pairs = [(scored[good], scored[bad]) for scored, candidates in mixed
              for good, bad in pairs_of([c.quality for c in candidates])]  # fmt: skip
     return measured | {

@@ -121,6 +121,8 @@ class Written:
     """[R, H] hidden state that follows each row's last token, where asked for."""
     rounds: Tensor
     """[R] int64, passes of the target in which the row took part, the prompt's own left out."""
+    kept: Tensor
+    """[R, L] int64, how many of them wrote at least i + 1 drafted tokens."""
     statistics: SpeculationStatistics = field(default_factory=SpeculationStatistics)
 
 
@@ -166,10 +168,10 @@ class _Loop:
         log_probs = torch.full((count,), 0.0 if want_log_probs else torch.nan, device=device)
         tokens = torch.zeros(count, rows.max_tokens, dtype=torch.int64, device=device)
         ended, late, broken = (torch.zeros(count, dtype=torch.bool, device=device) for _ in range(3))
-        self.out = Written(tokens, lengths, ended, late, broken, log_probs, None, torch.zeros_like(lengths))
+        kept = torch.zeros(count, plan.draft_length, dtype=torch.int64, device=device)
+        self.out = Written(tokens, lengths, ended, late, broken, log_probs, None, torch.zeros_like(lengths), kept)
         self.ends = torch.tensor(list(rows.end_ids), dtype=torch.int64, device=device)
         self.alive = torch.arange(count, device=device)
-        self.kept = torch.zeros(plan.draft_length, dtype=torch.int64, device=device)
         self.round, self.num_rounds, self.num_tokens, self.seconds = 0, 0, 0, [0.0, 0.0, 0.0]
         self.layers = Layers.none(count, device)
 
@@ -199,7 +201,7 @@ class _Loop:
             rounds=self.num_rounds,
             target_calls=self.round,
             draft_calls=self.drafter.calls,
-            kept=tuple(self.kept.tolist()),
+            kept=tuple(self.out.kept.sum(0).tolist()),
             draft_seconds=draft,
             target_seconds=target,
             verify_seconds=verification,
@@ -243,7 +245,7 @@ class _Loop:
         self.last = done.next_tokens
         self.num_tokens += int(counts.sum())
         drafted_tokens = torch.minimum(counts, done.accepted)
-        self.kept += (drafted_tokens[:, None] > torch.arange(length, device=at.device)).sum(0)
+        self.out.kept[self.alive] += (drafted_tokens[:, None] > torch.arange(length, device=at.device)).long()
         going = self._write(tokens, counts, ended, sound)
         index = path.gather(1, counts.clamp_max(length)[:, None])[:, 0].to(hidden.device)
         drafted_state = hidden[torch.arange(rows, device=hidden.device), index]
