@@ -574,15 +574,20 @@ def measure(bench: Bench, seeds: Sequence[int], wanted: str = "abcdefgh") -> dic
     return dict(sorted(tables.items()))
 
 
-def circumstances(model: EGRMRewardModel, folder: Path, arguments: Mapping[str, Any]) -> Row:
-    """What was measured, with what, on what."""
+def weights_of(folder: Path) -> str:
+    """SHA-256 of a checkpoint's weight files."""
     weights = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         weights.update(path.read_bytes())
+    return weights.hexdigest()
+
+
+def circumstances(model: EGRMRewardModel, folder: Path, arguments: Mapping[str, Any]) -> Row:
+    """What was measured, with what, on what."""
     device = model.device
     return {
         "checkpoint": folder.name,
-        "weights_sha256": weights.hexdigest(),
+        "weights_sha256": weights_of(folder),
         "parameters": {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()},
         "options": asdict(model.config.judge_options()),
         "arguments": dict(arguments),

@@ -20,7 +20,7 @@ from transformers_egrm.training.world import draw_examples
 
 
 SOME = list(islice(examples("train", 3), 2000))
-PARTS = re.compile(r"(?:^|\n)(?:[a-d]\) )?Work: (.+)\. It is (.+), said (.+): (right|wrong)\.")
+PARTS = re.compile(r"(?:^|\n)(?:[a-d]\) )?Work: (.+)\. So (.+) right, (.+) (right|wrong)\.")
 
 
 def solve(question: str) -> str:
@@ -39,8 +39,8 @@ def solve(question: str) -> str:
         things = words[1].split(", ")
         assert len(set(things)) == len(things)
         return str(sum(thing in "aeiou" if words[2] == "vowels" else int(thing) % 2 == 0 for thing in things))
-    if words := re.fullmatch(r"Write (.*) backwards\.", question):
-        return " ".join(reversed(words[1].split()))
+    if words := re.fullmatch(r"Which letter of (.*) is (?:last|number (\d+) from the end)\?", question):
+        return words[1].split()[-int(words[2] or 1)]
     words = re.search(r"(\d+) (day|month)s? (after|before|later|earlier)", question)
     assert words is not None, question
     names = DAYS if words[2] == "day" else MONTHS
@@ -179,8 +179,8 @@ def test_any_text_comes_back_as_it_was(tokenizer):
 
 
 def test_a_number_is_read_in_pairs_of_digits(tokenizer):
-    pieces = tokenizer.convert_ids_to_tokens(tokenizer("1234567 and 42, 7")["input_ids"])
-    assert [piece for piece in pieces if piece.strip("Ġ").isdigit()][-2:] == ["Ġ42", "Ġ7"]
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer("1234567 and 12, 7")["input_ids"])
+    assert [piece for piece in pieces if piece.strip("Ġ").isdigit()][-2:] == ["Ġ12", "Ġ7"]
     assert all(len(piece.strip("Ġ")) <= 2 for piece in pieces if piece.strip("Ġ").isdigit())
 
 

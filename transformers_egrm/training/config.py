@@ -91,7 +91,7 @@ class JudgeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """The judge's language model: a small Llama from scratch, or an existing one."""
+    """The judge's language model: a small Qwen3 from scratch, or an existing one."""
 
     path: str | None = None
     """Causal LM or E-GRM checkpoint to start from: folder or Hub id. None: from scratch, with the sizes below."""

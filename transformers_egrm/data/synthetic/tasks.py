@@ -32,9 +32,9 @@ MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
-LETTERS = "abcdefghijklmnoprstuvwxyz"
+LETTERS = "abcdeikmorstu"
 VOWELS = "aeiou"
-HIGHEST = 18  # no running sum leaves 0 to 18
+HIGHEST = 18  # of all numbers, running sums among them: few values are compared often enough to be learnt
 
 
 def _repeat(rng: Random, answer: str, others: Sequence[str]) -> Task:
@@ -69,8 +69,8 @@ def sums(rng: Random, steps: int) -> Task:
 def order(rng: Random, steps: int) -> Task:
     """The largest or smallest of some numbers."""
     if not steps:
-        return _repeat(rng, str(rng.randint(1, 50)), [str(number) for number in range(1, 51)])
-    numbers = rng.sample(range(1, 51), steps + 1)
+        return _repeat(rng, str(rng.randint(0, HIGHEST)), [str(number) for number in range(HIGHEST + 1)])
+    numbers = rng.sample(range(HIGHEST + 1), steps + 1)
     largest = rng.random() < 0.5
     best, working = numbers[0], []
     for number in numbers[1:]:
@@ -88,7 +88,7 @@ def counting(rng: Random, steps: int) -> Task:
     if not steps:
         return _repeat(rng, str(rng.randint(0, 8)), [str(number) for number in range(9)])
     kind = rng.choice(("vowels", "even"))
-    pool: Sequence[str] = LETTERS if kind == "vowels" else [str(number) for number in range(1, 31)]
+    pool: Sequence[str] = LETTERS if kind == "vowels" else [str(number) for number in range(1, HIGHEST + 1)]
     fits = [thing for thing in pool if (thing in VOWELS if kind == "vowels" else int(thing) % 2 == 0)]
     size = 2 * steps
     matching = rng.sample(fits, rng.randint(0, min(size, len(fits))))
@@ -128,22 +128,17 @@ def calendar(rng: Random, steps: int) -> Task:
 
 
 def strings(rng: Random, steps: int) -> Task:
-    """A row of letters written backwards."""
+    """The letter at some place from the end of a row."""
     if not steps:
-        row = rng.sample(LETTERS, 3)
-        return _repeat(rng, " ".join(row[:2]), [" ".join(row[1:]), f"{row[0]} {row[2]}", f"{row[2]} {row[1]}"])
-    row = rng.sample(LETTERS, steps + 1)
-    written, working = "", []
-    for letter in reversed(row):
-        written += letter
-        working.append(f"{letter} = {' '.join(written)}")
-    swapped = list(written)
-    place = rng.randrange(steps)
-    swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
-    wrong = {" ".join(swapped), " ".join((*written[:-1], rng.choice(LETTERS)))} - {" ".join(written)}
+        return _repeat(rng, rng.choice(LETTERS), LETTERS)
+    row = rng.sample(LETTERS, steps + rng.randint(1, 2))
+    passed = row[: -steps - 1 : -1]
+    working = tuple(f"{place} = {letter}" for place, letter in enumerate(passed, start=1))
+    where = "last" if steps == 1 else f"number {steps} from the end"
+    near = [letter for letter in row if letter != passed[-1]]
     return Task(
-        f"Write {' '.join(row)} backwards.", tuple(working), " ".join(written),
-        tuple((text, f"{row[0]} = {text}") for text in sorted(wrong)),
+        f"Which letter of {' '.join(row)} is {where}?", working, passed[-1],
+        tuple((letter, f"{steps} = {letter}") for letter in near),
     )  # fmt: skip
 
 

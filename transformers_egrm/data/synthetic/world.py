@@ -197,10 +197,12 @@ def _put(said: Sequence[str], shown: Sequence[str], style: str) -> str:
 
 
 def _chain(tasks: Sequence[Task], said: Sequence[str], wrong: set[int], badly_put: bool) -> str:
+    # Each claim is judged directly behind the right answer: an equal one has just been followed by `right`, so that comparing
+    # is copying, which small models learn first. Asked in other words they stay at chance ten times as long.
     several, lines = len(tasks) > 1, []
     for place, (task, answer) in enumerate(zip(tasks, said, strict=True)):
         mark, judged = f"{_mark(place)} " if several else "", "wrong" if place in wrong else "right"
-        lines.append(f"{mark}Work: {', '.join(task.working)}. It is {task.answer}, said {answer}: {judged}.")
+        lines.append(f"{mark}Work: {', '.join(task.working)}. So {task.answer} right, {answer} {judged}.")
     if several:
         lines.append(f"{len(tasks) - len(wrong)} of {len(tasks)} right.")
     return "\n".join((*lines, "Badly put.") if badly_put else lines)
