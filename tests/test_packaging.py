@@ -98,6 +98,7 @@ def test_the_wheel_holds_all_the_code(tmp_path: Path, linked: bool):
                     target = tree / path.relative_to(ROOT)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(path, target)
+    shutil.copytree(ROOT / "transformers_egrm" / "checkpoints", tree / "transformers_egrm" / "checkpoints")
     link = tree / "transformers_egrm" / "modeling"
     if linked:
         link.symlink_to("../modeling")
@@ -120,6 +121,9 @@ def test_the_wheel_holds_all_the_code(tmp_path: Path, linked: bool):
     cards = {path.relative_to(ROOT).as_posix() for path in (ROOT / "transformers_egrm").rglob("README.md")}
     assert len(cards) >= 5
     assert cards <= shipped
+    bundle = [path for path in (ROOT / "transformers_egrm" / "checkpoints").rglob("*") if path.is_file()]
+    assert len(bundle) >= 7
+    assert {path.relative_to(ROOT).as_posix() for path in bundle} <= shipped
 
 
 def test_every_public_name_can_be_imported():
@@ -182,7 +186,7 @@ def test_the_citation_and_the_changelog_name_the_released_version():
 def test_ci_runs_the_commands_that_the_readme_prints():
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    main_job, tests = ([part.strip() for part in re.split(r"&&|\n", b.replace("\\\n", ""))] for b in blocks[:2])
-    commands = [part for part in main_job + tests if part and ".venv" not in part]
-    assert len(commands) == 5
+    parts = [part.strip() for block in blocks[:3] for part in re.split(r"&&|\n", block.replace("\\\n", ""))]
+    commands = [part for part in parts if part and ".venv" not in part]
+    assert len(commands) == 7
     assert [command for command in commands if command not in ci] == []

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from transformers_egrm.bundle import MINI_FOLDER, load_mini
 from transformers_egrm.judge import JudgeResult, RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import EGRMError
@@ -28,8 +29,9 @@ AutoModel.register(EGRMConfig, EGRMRewardModel, exist_ok=True)
 AutoModelForSequenceClassification.register(EGRMConfig, EGRMRewardModel, exist_ok=True)
 AutoProcessor.register(EGRMConfig, EGRMProcessor, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
-    "reward-scoring", pipeline_class=RewardScoringPipeline, pt_model=AutoModel, type="text"
-)
+    "reward-scoring", pipeline_class=RewardScoringPipeline, pt_model=AutoModel, type="text",
+    default={"model": (str(MINI_FOLDER), "main")},
+)  # fmt: skip
 
 __all__ = [
     "EGRMConfig",
@@ -45,4 +47,5 @@ __all__ = [
     "Status",
     "VerdictSpace",
     "__version__",
+    "load_mini",
 ]

@@ -12,7 +12,7 @@ from transformers_egrm.data.fields import FieldMap
 from transformers_egrm.data.records import DataError
 
 
-MODEL_HELP = "Folder made by `egrm build` or `save_pretrained`, or a Hub id."
+MODEL_HELP = "`egrm-mini` (it comes with the package), a folder made by `egrm build` or `egrm train`, or a Hub id."
 SOURCE_HELP = "Records: .jsonl, .json (an array), .csv or .parquet; - reads JSONL from stdin."
 
 

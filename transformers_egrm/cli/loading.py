@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.errors_egrm import EGRMError
 
 
@@ -19,7 +20,7 @@ def load_model(model: str, *, device: str = "auto", dtype: str = "auto", revisio
     """An `EGRMRewardModel` in eval mode.
 
     Args:
-        model: Folder made by `egrm build` or `save_pretrained`, or a Hub id.
+        model: Folder made by `egrm build`, `egrm train` or `save_pretrained`, a Hub id, or `egrm-mini`, the bundled one.
         device: As `torch.device` reads it, or `auto`: the accelerator where there is one.
         dtype: As `torch` names it, or `auto`: the checkpoint's.
         revision: Branch, tag or commit on the Hub.
@@ -32,7 +33,7 @@ def load_model(model: str, *, device: str = "auto", dtype: str = "auto", revisio
     target = parse_device(device)
     number_format = parse_dtype(dtype)
     with _explained("model", model, "a folder made by `egrm build` or `save_pretrained`, or a Hub id"):
-        loaded = EGRMRewardModel.from_pretrained(model, revision=revision, dtype=number_format)
+        loaded = EGRMRewardModel.from_pretrained(folder_of(model), revision=revision, dtype=number_format)
         loaded.processor  # noqa: B018 (a checkpoint without one is refused here, not at the first record)
         return loaded.to(target).eval()
 
@@ -105,7 +106,7 @@ def identity(model: str, revision: str | None) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no model.
     """
-    folder = Path(model)
+    folder = Path(folder_of(model))
     if not folder.exists():
         return {"model": model, "revision": revision}
     if not (folder / "config.json").is_file():

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from transformers_egrm.evaluation.metrics import takes_short
 from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.components_egrm import plain_generator
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -31,6 +32,7 @@ from transformers_egrm.training.rewards import (
     token_reward,
     verdict_reward,
 )
+from transformers_egrm.training.routing import read_audit
 from transformers_egrm.training.run import MetricsCallback, last_checkpoint
 from transformers_egrm.training.scorer import load_model
 from transformers_egrm.training.sft import Workshop, micro_batches
@@ -143,6 +145,8 @@ class Grading:
         self.length = lambda pick: shop.encoder.length(self.items[pick[0]], is_short=pick[1])
         self.processor, self.scorer = shop.encoder.processor, scorer
         options = shop.judge_options
+        threshold = self.run.config.routing.threshold
+        self.threshold = options.consensus_threshold if threshold is None else threshold
         self.budgets = {True: options.max_probe_tokens, False: options.max_chain_tokens}
         """Tokens a completion may take, in short mode and in long mode."""
 
@@ -152,14 +156,22 @@ class Grading:
         Args:
             config: How many, and how many of them in short mode.
         """
-        everything, per_step = range(len(self.items)), config.batch_size // config.num_generations
+        short_set, long_set = self._sets()
+        per_step = config.batch_size // config.num_generations
         curriculum = Curriculum(
-            short_set=everything, long_set=everything, is_easy=[False] * len(self.items),
+            short_set=short_set, long_set=long_set, is_easy=[False] * len(self.items),
             short_share=Schedule(((0.0, config.short_share),)),
         )  # fmt: skip
         # One step a group: its prompts are mixed in mode, as its rewards are scaled together.
         order = plan(curriculum, config.steps, per_step, self.length, sort_steps=1, seed=self.run.config.seed)
         return Dataset.from_dict({"prompt": [key_of(index, is_short) for index, is_short in order]})
+
+    def _sets(self) -> tuple[Sequence[int], Sequence[int]]:
+        # Chains that are always right have nothing to teach: they are asked for where the last round's probes disagreed.
+        everything, route = range(len(self.items)), f"route-{self.run.config.sft.rounds}"
+        routed = read_audit(self.run.stage_folder(route)) if self.run.is_done(route) else []
+        unsure = [row.index for row in routed if not takes_short([row.consensus], self.threshold)[0]]
+        return [row.index for row in routed] or everything, unsure or everything
 
     def prompt_ids(self, key: str) -> list[int]:
         """The tokens of a prompt, mode suffix included.

@@ -1,0 +1,64 @@
+"""Put a run's checkpoint into the package, as the judge that `load_mini()` loads.
+
+Run:
+    python examples/train/bundle.py runs/mini/checkpoint
+
+Weights are rounded to half precision and stored as float32, so that they are read exactly as they were measured and
+compress well. The code that a checkpoint brings is left out: inside the package it would be a second copy.
+"""
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from transformers_egrm import EGRMRewardModel
+from transformers_egrm.bundle import MINI_FOLDER
+
+
+MOST_BYTES = 4_000_000
+
+
+def main() -> None:
+    """Bundle."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="folder made by `egrm train`")
+    parser.add_argument("--folder", type=Path, default=MINI_FOLDER, help="where it goes")
+    arguments = parser.parse_args()
+    size = bundle(arguments.checkpoint, arguments.folder)
+    print(f"{arguments.folder}: {size:,} bytes")
+
+
+def bundle(checkpoint: str, folder: Path) -> int:
+    """Write the bundle and return its size in bytes.
+
+    Args:
+        checkpoint: Folder made by `egrm train`.
+        folder: Replaced.
+
+    Raises:
+        ValueError: It is larger than the repository allows.
+    """
+    model = EGRMRewardModel.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.half().float())
+    with tempfile.TemporaryDirectory() as work:
+        model.save_pretrained(work)
+        files = [path for path in sorted(Path(work).iterdir()) if path.suffix != ".py"]
+        size = sum(path.stat().st_size for path in files)
+        if size > MOST_BYTES:
+            raise ValueError(
+                f"The bundle would take {size:,} bytes, at most {MOST_BYTES:,} are allowed: train a smaller judge."
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for path in files:
+            shutil.copyfile(path, folder / path.name)
+    return size
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The judge inside the package: it loads without a network, judges its world, and is as small as the repository allows."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cli_tools import egrm, one_thread, read_jsonl, write_jsonl
+from transformers import AutoModel, pipeline
+
+from transformers_egrm import RewardJudge
+from transformers_egrm.bundle import MINI_FOLDER, MINI_NAME, folder_of, load_mini
+from transformers_egrm.data.synthetic import examples
+
+
+WORLD = list(islice(examples("test", seed=99), 150))
+RECORDS = [example.record() for example in WORLD]
+
+
+@pytest.fixture(scope="module")
+def results():
+    with one_thread():
+        return RewardJudge(load_mini())(RECORDS)
+
+
+def test_rewards_of_unseen_questions_are_mostly_right(results):
+    right = [result.reward == example.verdict for result, example in zip(results, WORLD, strict=True)]
+    assert np.mean(right) > 0.7  # far below what is measured, far above the half that the commonest verdict would give
+
+
+def test_both_routes_are_taken_and_the_short_one_is_the_surer(results):
+    short = [result.route == "short" for result in results]
+    right = [result.reward == example.verdict for result, example in zip(results, WORLD, strict=True)]
+    assert 0.2 < np.mean(short) < 0.9
+    assert np.mean(np.array(right)[short]) > 0.8
+
+
+def test_it_is_data_only_and_small():
+    files = [path for path in MINI_FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert not [path.name for path in files if path.suffix == ".py"]
+    assert sum(path.stat().st_size for path in files) <= 4_000_000
+
+
+def test_the_command_line_knows_it_by_name(tmp_path: Path, results):
+    source = write_jsonl(tmp_path / "in.jsonl", RECORDS[:8])
+    assert egrm("score", MINI_NAME, source, "-o", tmp_path / "out.jsonl") == 0
+    assert [row["reward"] for row in read_jsonl(tmp_path / "out.jsonl")] == [r.reward for r in results[:8]]
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert folder_of(MINI_NAME) == str(MINI_FOLDER)
+    (tmp_path / MINI_NAME).mkdir()
+    assert folder_of(MINI_NAME) == MINI_NAME
+    assert folder_of("another") == "another"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_pipeline_takes_it_by_default(results):
+    found = pipeline("reward-scoring")(RECORDS[:4])
+    assert [row["reward"] for row in found] == [result.reward for result in results[:4]]
+
+
+def test_saved_again_it_brings_its_code(tmp_path: Path):
+    load_mini().save_pretrained(tmp_path)
+    assert (tmp_path / "modeling_egrm.py").is_file()
+    again = AutoModel.from_pretrained(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(load_mini().parameters(), again.parameters(), strict=True))
