@@ -13,7 +13,7 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.training.config import TrainConfig, read_config
+from transformers_egrm.training.config import GRPOStageConfig, TrainConfig, read_config
 from transformers_egrm.training.grpo import Grading, key_of, last_states, read_key, run_grpo
 from transformers_egrm.training.items import ItemEncoder
 from transformers_egrm.training.judge import judge_options, make_judge, make_processor
@@ -25,6 +25,7 @@ from transformers_egrm.training.rewards import (
     token_reward,
     verdict_reward,
 )
+from transformers_egrm.training.routing import RoutedExample, write_audit
 from transformers_egrm.training.run import Run, quiet
 from transformers_egrm.training.sft import Workshop, run_sft
 
@@ -96,7 +97,7 @@ def grading(kind: str | None, **settings: Any) -> Grading:
         extra = {"scorer": tiny_scorer()} if kind == "encoder" else {"scorer_kind": kind}
         scorer = make_judge(generator, processor, config.judge, **extra)
     shop: Any = SimpleNamespace(
-        run=SimpleNamespace(config=config), encoder=encoded, judge_options=judge_options(generator, config.judge),
+        run=SimpleNamespace(config=config, is_done=lambda stage: False), encoder=encoded, judge_options=judge_options(generator, config.judge),
         train_items=encoded.encode_all(islice(examples("train", mix={1: 1.0}), 10)),
     )  # fmt: skip
     return Grading(shop, scorer)
@@ -107,6 +108,20 @@ def trainer_at(step: int, seed: int = 0) -> Any:
         model=tiny_generator(seed=seed), accelerator=SimpleNamespace(unwrap_model=lambda model: model),
         state=SimpleNamespace(global_step=step),
     )  # fmt: skip
+
+
+def test_chains_are_asked_for_where_the_probes_of_the_last_round_disagreed(tmp_path: Path):
+    grades = grading(None)
+    routed = [
+        RoutedExample(index, "q", "sums", 1, 10, 10, consensus, consensus == 1.0, True)
+        for index, consensus in ((1, 1.0), (3, 0.6), (6, 0.4), (8, 1.0))
+    ]
+    write_audit(tmp_path, routed, {})
+    grades.run.is_done = lambda stage: stage == "route-1"
+    grades.run.stage_folder = lambda stage: tmp_path
+    asked = [read_key(key) for key in grades.dataset(GRPOStageConfig(steps=4, batch_size=32))["prompt"]]
+    assert {index for index, is_short in asked if not is_short} == {3, 6}
+    assert {index for index, is_short in asked if is_short} == {1, 3, 6, 8}
 
 
 def test_samples_continue_the_judges_own_prompts():
