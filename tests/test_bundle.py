@@ -48,6 +48,11 @@ def test_the_command_line_knows_it_by_name(tmp_path: Path, results):
     assert [row["reward"] for row in read_jsonl(tmp_path / "out.jsonl")] == [r.reward for r in results[:8]]
 
 
+def test_its_card_is_rendered_by_name(capsys):
+    assert egrm("card", MINI_NAME) == 0
+    assert "qwen3" in capsys.readouterr().out
+
+
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert folder_of(MINI_NAME) == str(MINI_FOLDER)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from safetensors import SafetensorError, safe_open
 
+from transformers_egrm.bundle import folder_of
 from transformers_egrm.cli.loading import ModelError, identity
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.data.records import STDIO
@@ -20,7 +21,9 @@ EXAMPLES = (
 
 
 def card(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder made by `egrm build` or `save_pretrained`.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="`egrm-mini`, or a folder made by `egrm build` or `egrm train`.")
+    ],
     *,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - writes to stdout.")
@@ -34,6 +37,7 @@ def card(
     from transformers_egrm.modeling.card_egrm import is_rendered, render_card
     from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 
+    folder = folder_of(folder)
     identity(folder, None)
     if not Path(folder).is_dir():
         raise ModelError(f"The checkpoint must be a folder on this machine, got {folder!r}.")
