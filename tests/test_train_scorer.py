@@ -184,10 +184,11 @@ def test_choice_by_hand():
 
 def test_groups_whose_only_right_candidate_is_a_probe_are_counted_apart():
     by_probe = Group("q", "p", (Candidate("a", False, 1.0), Candidate("b", True, 0.0)))
-    by_chain = Group("r", "p", (Candidate("a", False, 0.0), Candidate("b", True, 1.0)))
-    found = measure_choice([[0.1, 0.9], [0.1, 0.9]], [by_probe, by_chain])
+    by_chain = Group("r", "p", (Candidate("a", False, 0.0), Candidate("b", True, 1.0), Candidate("c", True, 0.0)))
+    found = measure_choice([[0.1, 0.9], [0.1, 0.9, 0.2]], [by_probe, by_chain])
     assert found["pick_accuracy"] == 0.5
     assert (found["right_chain_groups"], found["right_chain_pick_accuracy"]) == (1, 1.0)
+    assert found["right_chain_random_accuracy"] == 0.5
     assert "right_chain_groups" not in measure_choice([[0.1, 0.9]], [by_probe])
 
 

@@ -79,7 +79,7 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
     Returns:
         Over groups with better and worse candidates: share whose highest score is a best candidate (with 95 % interval),
         the same for a random, the first and the longest candidate, and the share of pairs in the right order. Over those of
-        them where a chain is among the best candidates, and not only a reused probe: how often the pick is one. Over all
+        them where a chain is among the best candidates, and not only a reused probe: the same for the pick and for a random chain. Over all
         candidates: AUROC of the score against quality 1.
     """
     flat = [(score, candidate.quality) for own, group in zip(scores, groups, strict=True)
@@ -92,11 +92,13 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
         return measured
     best = [[c.quality == max(c.quality for c in candidates) for c in candidates] for _, candidates in mixed]
     picked = [own[first_best(scored)] for own, (scored, _) in zip(best, mixed, strict=True)]
-    from_chains = [pick for pick, own, (_, candidates) in zip(picked, best, mixed, strict=True)
-                   if any(good and c.is_chain for good, c in zip(own, candidates, strict=True))]  # fmt: skip
+    chains = [[good for good, c in zip(own, candidates, strict=True) if c.is_chain]
+              for own, (_, candidates) in zip(best, mixed, strict=True)]  # fmt: skip
+    from_chains = [pick for pick, own in zip(picked, chains, strict=True) if any(own)]
     if from_chains:
         measured |= {
             "right_chain_groups": len(from_chains),
+            "right_chain_random_accuracy": float(np.mean([np.mean(own) for own in chains if any(own)])),
             "right_chain_pick_accuracy": float(np.mean(from_chains)),
             "right_chain_pick_interval": asdict(wilson(sum(from_chains), len(from_chains))),
         }
