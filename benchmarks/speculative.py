@@ -1,7 +1,7 @@
 """What drafts bring: tokens per pass and speed of seven verifications, beside plain and Transformers' assisted decoding.
 
 Run:
-    python benchmarks/speculative.py --train pair --minutes 20     # once: a target and a draft of the synthetic world
+    python benchmarks/speculative.py --train pair                   # once, about 50 minutes: a larger judge and a draft
     python benchmarks/speculative.py --pair pair                    # one factor at a time, about an hour on one core
     python benchmarks/speculative.py --pair pair --judge            # the pair inside a judge: K chains of 1, 4, 16 records
     python benchmarks/speculative.py --gemma --factors drafts       # Gemma-3-270M with early exit and lookup, slow
@@ -11,14 +11,17 @@ rounds that visit all methods in turn on the same prompts; the order rotates. Bl
 of the target and row, the prompt's pass and its token left out, with a 95 % interval over rounds and prompts by
 bootstrap. The speed ratio (SR) is the median over rounds of plain decoding's seconds per token over the method's, both
 in that round; the prompt's own pass is part of both. Plain decoding is this library's own loop with a key-value cache,
-`generate` is Transformers' own sampling and `assisted` its own speculative decoding (one row only), on the same pair.
+`generate` is Transformers' own sampling and `assisted` its own speculative decoding (one row only), on the same pair;
+the ratios over these two are medians over rounds as well.
 """
 
 import argparse
+import copy
 import json
 import platform
 import random
 import statistics
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from transformers_egrm.data.synthetic import examples, train_tokenizer
-from transformers_egrm.data.synthetic.world import Example
+from transformers_egrm import load_mini
+from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.generate_egrm import generate as ladder
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.speculative_egrm import SpeculativeOutput
@@ -38,7 +42,6 @@ from transformers_egrm.modeling.speculative_egrm import generate as speculate
 
 
 SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")
-BLOCK = 192  # tokens of a training row
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,10 @@ FACTORS: dict[str, tuple[Cell, ...]] = {
     "length": tuple(Cell(length=n) for n in (4, 12, 16, 20, 24)),
     "temperature": tuple(Cell(temperature=t) for t in (0.1, 0.4, 1.0)),
     "nucleus": (Cell(top_p=0.9),),
-    "rows": (Cell(rows=4),),
+    "rows": (Cell(rows=4), Cell(rows=16)),
     # Many texts: narrow intervals of BE.
-    "pooled": tuple(Cell(drafts=s, rows=16) for s in (1, 3, 5, 7)),
+    "pooled": tuple(Cell(drafts=s, rows=16) for s in (1, 5, 7)),
+    "pooled_length": tuple(Cell(length=n, rows=16) for n in (4, 12, 16, 20, 24)),
     "pooled_temperature": tuple(Cell(temperature=t, rows=16) for t in (1.0, 0.4, 0.1)),
 }
 
@@ -67,50 +71,67 @@ FACTORS: dict[str, tuple[Cell, ...]] = {
 # -- a pair of models ---------------------------------------------------------------------------------------------------
 
 
-def spelled(example: Example) -> str:
-    """A question, an answer, and the chain that judges it."""
-    return f"<|user|>{example.prompt}\n{example.response}<|end|><|assistant|>{example.chain}<|end|>"
+def grown(source: Any, layers: Sequence[int]) -> Any:
+    """The same model with some of its layers, in any order; one that repeats the layer before it changes nothing yet.
+
+    Args:
+        source: Causal LM.
+        layers: Layers of the source.
+
+    Source:
+        https://huggingface.co/papers/2401.02415: a copied block whose output projections are zero.
+    """
+    config = copy.deepcopy(source.config)
+    config.num_hidden_layers = len(layers)
+    config.layer_types = [source.config.layer_types[layer] for layer in layers]
+    model, state = type(source)(config), source.state_dict()
+    weights = {name: weight for name, weight in state.items() if ".layers." not in name}
+    for place, layer in enumerate(layers):
+        repeats = place > 0 and layers[place - 1] == layer
+        for name, weight in state.items():
+            if f".layers.{layer}." in name:
+                silent = repeats and name.endswith(("o_proj.weight", "down_proj.weight"))
+                weights[name.replace(f".layers.{layer}.", f".layers.{place}.")] = weight * (0 if silent else 1)
+    model.load_state_dict(weights)
+    return model
 
 
-def train_pair(folder: Path, minutes: float, seed: int = 0) -> None:
-    """Train a target of eight layers and a draft of two on the synthetic world."""
-    stream = examples("train", seed=seed, mix={1: 0.2, 2: 0.2, 3: 0.2, 4: 0.2, 5: 0.2})
-    tokenizer: Any = train_tokenizer((spelled(next(stream)) for _ in range(2000)), vocab_size=768)
-    for name, layers, width, share in (("target", 8, 128, 0.75), ("draft", 2, 64, 0.25)):
-        torch.manual_seed(seed)
-        config = LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
-            num_attention_heads=width // 32, num_key_value_heads=width // 32, max_position_embeddings=1024,
-            bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-            tie_word_embeddings=True,
-        )  # fmt: skip
-        model = AutoModelForCausalLM.from_config(config)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01)
-        held: list[int] = []
-        started, step, budget = time.monotonic(), 0, 60 * minutes * share
-        while (spent := time.monotonic() - started) < budget:
-            while len(held) < 8 * BLOCK:
-                held += tokenizer(spelled(next(stream)), add_special_tokens=False).input_ids
-            batch, held = torch.tensor(held[: 8 * BLOCK]).view(8, BLOCK), held[8 * BLOCK :]
-            for group in optimizer.param_groups:  # warm-up by steps, decay by time
-                group["lr"] = 3e-3 * min(1.0, (step + 1) / 50) * max(0.05, 1 - spent / budget)
-            loss = model(batch, labels=batch).loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            step += 1
-            if step % 50 == 0:
-                print(f"{name}: step {step}, loss {loss.item():.3f}, {spent:.0f} s", flush=True)
-        model.eval().save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+def train_pair(folder: Path) -> None:
+    """Train a judge of twelve layers and a draft of two from the one in the package, with its own recipe.
+
+    Levels 1 to 5 alike, no round; the draft learns long mode only, but for every fiftieth item.
+    """
+    generator, tokenizer = (mini := load_mini()).generator, mini.processor.tokenizer
+    recipe: Any = yaml.safe_load((Path(__file__).parent.parent / "examples/train/egrm_mini.yaml").read_text("utf-8"))
+    recipe["data"]["options"]["mix"] = dict.fromkeys(range(1, 6), 0.2)
+    for name in [name for name in recipe["sft"] if name.endswith("easy_share") or name.startswith("round_")]:
+        del recipe["sft"][name]
+    parts = {
+        "target": ((0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3), {"bootstrap_steps": 1800, "short_share": 0.3,
+                                                          "learning_rate": 5e-4, "matrix_learning_rate": 2e-3}),
+        "draft": ((0, 3), {"bootstrap_steps": 3500, "short_share": 0.02}),
+    }  # fmt: skip
+    for name, (layers, options) in parts.items():
+        start = folder / f"{name}-start"
+        grown(generator, layers).save_pretrained(start)
+        tokenizer.save_pretrained(start)
+        own = recipe | {"generator": {"path": str(start)}, "sft": recipe["sft"] | {"rounds": 0} | options}
+        config = folder / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(own), encoding="utf-8")
+        subprocess.run(["egrm", "train", "sft", "--config", config, "--output", folder / name], check=True)
 
 
-def world_prompts(tokenizer: Any, count: int, seed: int = 1) -> list[Tensor]:
-    """Judge prompts of the test split, up to where the chain begins."""
-    stream = examples("test", seed=seed, mix={3: 0.4, 4: 0.3, 5: 0.3})
-    texts = [spelled(next(stream)).partition("<|assistant|>")[0] + "<|assistant|>" for _ in range(count)]
-    return [torch.tensor(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
+def load_pair(folder: Path) -> tuple[EGRMRewardModel, Any]:
+    """The judge and the draft that `train_pair` wrote."""
+    judge, draft = (EGRMRewardModel.from_pretrained(folder / name / "sft").eval() for name in ("target", "draft"))
+    return judge, draft.generator
+
+
+def judge_prompts(judge: EGRMRewardModel, count: int) -> list[Tensor]:
+    """Judge prompts of hard test questions, up to where a chain begins."""
+    stream = examples("test", seed=1, mix={3: 0.4, 4: 0.3, 5: 0.3})
+    rows = [judge.processor.encode(next(stream).record()).prompts for _ in range(count)]
+    return [torch.tensor([*prompts[0], *judge.task.long_suffix_ids]) for prompts in rows]
 
 
 # -- methods --------------------------------------------------------------------------------------------------------------
@@ -196,6 +217,7 @@ class Bench:
             if helper:
                 config = helper["assistant_model"].generation_config
                 config.num_assistant_tokens, config.num_assistant_tokens_schedule = cell.length, "constant"
+                config.use_cache = True
                 config.assistant_confidence_threshold = 0.0
             passes = 0
 
@@ -205,7 +227,7 @@ class Bench:
 
             hook = self.target.register_forward_hook(count)
             try:
-                self.target.generate(ids, attention_mask=mask, **warp, **budget, **helper)
+                self.target.generate(ids, attention_mask=mask, use_cache=True, **warp, **budget, **helper)
             finally:
                 hook.remove()
             return Run(time.perf_counter() - started, tokens, len(prompts) * (passes - (name == "generate")))
@@ -245,15 +267,14 @@ def summary(runs: dict[str, list[Run]], cell: Cell) -> dict[str, dict[str, Any]]
     chosen = random.Random(0)
     rows = {}
     for name, own in runs.items():
-        ratios = [
-            (base.seconds / base.tokens) / (run.seconds / run.tokens)
-            for base, run in zip(runs["plain"], own, strict=True)
-        ]
-        row: dict[str, Any] = {
-            "seconds_per_token": statistics.median(run.seconds / run.tokens for run in own),
-            "sr": statistics.median(ratios),
-            "sr_all": ratios,
-        }
+        row: dict[str, Any] = {"seconds_per_token": statistics.median(run.seconds / run.tokens for run in own)}
+        for column, other in (("sr", "plain"), ("over_generate", "generate"), ("over_assisted", "assisted")):
+            if other in runs:
+                row[f"{column}_all"] = [
+                    (base.seconds / base.tokens) / (run.seconds / run.tokens)
+                    for base, run in zip(runs[other], own, strict=True)
+                ]
+                row[column] = statistics.median(row[f"{column}_all"])
         passes = [(run.tokens - cell.rows, run.rounds) for run in own]
         if sum(r for _, r in passes) and name not in ("plain", "generate"):
             row["be"] = sum(t for t, _ in passes) / sum(r for _, r in passes)
@@ -278,13 +299,17 @@ def summary(runs: dict[str, list[Run]], cell: Cell) -> dict[str, dict[str, Any]]
 def print_table(cell: Cell, rows: dict[str, dict[str, Any]]) -> None:
     """One cell as Markdown."""
     print(f"\nS={cell.drafts}, L={cell.length}, T={cell.temperature}, top-p={cell.top_p}, rows={cell.rows}\n")
-    print("| method | BE (95 %) | SR | draft / target / verify | kept at 1, 2, 4, 8 |\n|---|---|---:|---|---|")
+    print(
+        "| method | BE (95 %) | SR | over `generate` | over assisted | draft / target / verify | kept at 1, 2, 4, 8 |"
+    )
+    print("|---|---|---:|---:|---:|---|---|")
     for name, row in rows.items():
         be = f"{row['be']:.2f} ({row['be_low']:.2f} to {row['be_high']:.2f})" if "be" in row else ""
         shares = " / ".join(f"{share:.0%}" for share in row.get("shares", {}).values())
         kept = row.get("acceptance", [])
         places = ", ".join(f"{kept[i - 1]:.2f}" for i in (1, 2, 4, 8) if i <= len(kept))
-        print(f"| {name} | {be} | {row['sr']:.2f} | {shares} | {places} |", flush=True)
+        ratios = " | ".join(f"{row[c]:.2f}" if c in row else "" for c in ("sr", "over_generate", "over_assisted"))
+        print(f"| {name} | {be} | {ratios} | {shares} | {places} |", flush=True)
 
 
 def plot(found: list[dict[str, Any]], path: Path) -> None:
@@ -331,40 +356,49 @@ def gemma_bench(new_tokens: int, prompts: int) -> Bench:
     )
 
 
-def measure_judge(target: Any, draft: Any, tokenizer: Any, rounds: int) -> None:
+def measure_judge(judge: EGRMRewardModel, draft: Any, rounds: int) -> None:
     """Seconds of the long path with and without a draft, and with a trial that decides; prints a table."""
-    model = EGRMRewardModel.from_components(target, tokenizer=tokenizer, draft=draft, max_chain_tokens=64)
+    model = EGRMRewardModel.from_components(judge.generator, processor=judge.processor, draft=draft)
     stream = examples("test", seed=3, mix={3: 0.5, 4: 0.5})
     records = [next(stream).record() for _ in range(16)]
-    print("| records | plain, ms/token | drafted | auto | plain / drafted | BE |\n|---:|---:|---:|---:|---:|---:|")
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {"drafting": "none"},
+        "bv, S=1": {"drafting": "model", "verification": "bv", "num_drafts": 1},
+        "md_bv_plus, S=3": {"drafting": "model", "verification": "md_bv_plus", "num_drafts": 3},
+        "auto (bv, S=1)": {"drafting": "auto", "verification": "bv", "num_drafts": 1},
+    }
+    print("| records | way | ms/token (95 %) | plain / way (95 %) | BE |\n|---:|---|---|---|---:|")
     for count in (1, 4, 16):
-        inputs = model.processor(records[:count])
-        spent: dict[str, list[float]] = {"none": [], "model": [], "auto": []}
-        passes, tokens = 0, 0
+        spent: dict[str, list[float]] = {name: [] for name in ways}
+        passes, tokens = dict.fromkeys(ways, 0), dict.fromkeys(ways, 0)
         for number in range(rounds + 1):  # the first warms up, and makes the trial
-            for drafting, own in spent.items():
+            inputs = model.processor([records[(number * count + row) % len(records)] for row in range(count)])
+            for name, options in ways.items():
                 started = time.perf_counter()
                 output = model.judge(
-                    inputs, path="long", drafting=drafting, verification="md_bv_plus", num_drafts=3, seed=number
+                    inputs, path="long", selection="vote", max_chain_tokens=200, seed=number, **options
                 )
                 if number:
-                    own.append(1000 * (time.perf_counter() - started) / int(output["new_tokens"].sum()))
-                if drafting == "model":
-                    passes, tokens = (
-                        passes + int(output["draft_rounds"].sum()),
-                        tokens + int(output["draft_tokens"].sum()),
-                    )
-        ratio = statistics.median(a / b for a, b in zip(spent["none"], spent["model"], strict=True))
-        median = {name: statistics.median(own) for name, own in spent.items()}
-        print(f"| {count} | {median['none']:.2f} | {median['model']:.2f} | {median['auto']:.2f} | {ratio:.2f} "
-              f"| {tokens / passes:.2f} |", flush=True)  # fmt: skip
+                    spent[name].append(1000 * (time.perf_counter() - started) / int(output["new_tokens"].sum()))
+                    passes[name] += int(output["draft_rounds"].sum())
+                    tokens[name] += int(output["draft_tokens"].sum())
+        for name, own in spent.items():
+            ratios = [base / other for base, other in zip(spent["plain"], own, strict=True)]
+            be = f"{tokens[name] / passes[name]:.2f}" if passes[name] else ""
+            print(f"| {count} | {name} | {spread(own)} | {spread(ratios)} | {be} |", flush=True)
+
+
+def spread(values: Sequence[float]) -> str:
+    """A median with its 95 % interval by bootstrap."""
+    chosen = random.Random(0)
+    medians = sorted(statistics.median(chosen.choices(values, k=len(values))) for _ in range(1000))
+    return f"{statistics.median(values):.2f} ({medians[25]:.2f} to {medians[974]:.2f})"
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, default=None, help="train a pair, write it to this folder, and stop")
-    parser.add_argument("--minutes", type=float, default=20.0, help="of training, both models together")
     parser.add_argument("--pair", type=Path, default=None, help="folder with target/ and draft/")
     parser.add_argument("--judge", action="store_true", help="measure the pair as generator and draft of a judge")
     parser.add_argument("--gemma", action="store_true", help="measure Gemma-3-270M")
@@ -379,18 +413,17 @@ def main() -> None:
     args = parser.parse_args()
     if args.train is not None:
         torch.set_grad_enabled(True)
-        return train_pair(args.train, args.minutes)
+        return train_pair(args.train)
     if args.gemma:
         bench = gemma_bench(args.new_tokens, args.prompts)
     else:
         if args.pair is None:
             parser.error("--pair is needed, a folder that --train wrote, or --gemma")
-        target, draft = (AutoModelForCausalLM.from_pretrained(args.pair / n).eval() for n in ("target", "draft"))
-        tokenizer = AutoTokenizer.from_pretrained(args.pair / "target")
+        judge, draft = load_pair(args.pair)
         if args.judge:
-            return measure_judge(target, draft, tokenizer, args.rounds)
+            return measure_judge(judge, draft, args.rounds)
         sources = {"model": {"draft_model": draft}, "lookup": {"draft_ngram": 3}}
-        bench = Bench("world", target, sources, world_prompts(tokenizer, args.prompts), args.new_tokens)
+        bench = Bench("world", judge.generator, sources, judge_prompts(judge, args.prompts), args.new_tokens)
     bench.only = args.methods
     found = []
     for factor in args.factors:

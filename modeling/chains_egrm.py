@@ -95,7 +95,7 @@ def deliberate(model: Judge, items: LongItems, options: JudgeOptions, return_tex
 
 
 def _is_ready_for_scorer(model: Judge, item: LongItem) -> bool:
-    if model.wants_states:
+    if model.state_pooling:
         return not item.probe_texts or item.probe_states is not None
     return bool(item.prompt_texts)
 
@@ -137,7 +137,7 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
     )  # fmt: skip
     deadlines = [item.deadline for item in items for _ in range(orders)]
     want_log_probs = options.selection == "likelihood"
-    want_states = options.selection == "scorer" and model.wants_states
+    pooling = model.state_pooling if options.selection == "scorer" else None
     source = draft_source(model, options) if has_room(model, items[0], options) else None
     if options.drafting == "auto" and source is not None and isinstance(prompts, StarPrompts):
         source = source if saves_time(model, source, items, prompts, branches, options) else None
@@ -146,12 +146,12 @@ def _think(model: Judge, items: LongItems, options: JudgeOptions) -> list[_Thoug
         rows_deadlines = [deadline for deadline in deadlines for _ in range(per_prompt)]
         sampler = write_chains(
             model, source, items, prompts, branches, options, rows_deadlines,
-            want_log_probs=want_log_probs, want_states=want_states,
+            want_log_probs=want_log_probs, pooling=pooling,
         )  # fmt: skip
     else:
         sampler = BranchSampler(
             branches, OpenVocabulary(task.chain_stop_ids), options.max_chain_tokens, deadlines=deadlines,
-            want_log_probs=want_log_probs, want_states=want_states,
+            want_log_probs=want_log_probs, pooling=pooling,
         )  # fmt: skip
         sampler.draw(prompts.first_logits(None))
         prompts.run(sampler)

@@ -18,6 +18,7 @@ SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
 DRAFTINGS = ("none", "auto", "model", "layers", "ngram")
 SCORER_KINDS = ("encoder", "generator_state")
+POOLINGS = ("last", "mean")  # of the generator's states: behind a candidate's last token, or over all of its tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +173,7 @@ class EGRMConfig(PreTrainedConfig):
     draft_config: dict | PreTrainedConfig | None = None
     scorer_kind: str = "encoder"
     scorer_trained: bool = False
+    scorer_pooling: str = "last"
     scorer_max_tokens: int = 512
     regression_weight: float = 0.5
     huber_delta: float = 0.1
@@ -215,6 +217,7 @@ class EGRMConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         _need(self.num_labels == 1, "num_labels", self.num_labels, "1, the reward")
         _need(self.scorer_kind in SCORER_KINDS, "scorer_kind", self.scorer_kind, f"one of {', '.join(SCORER_KINDS)}")
+        _need(self.scorer_pooling in POOLINGS, "scorer_pooling", self.scorer_pooling, f"one of {', '.join(POOLINGS)}")
         _need(0 <= self.regression_weight <= 1, "regression_weight", self.regression_weight, "a weight in [0, 1]")
         _need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
         _need(self.hinge_margin >= 0, "hinge_margin", self.hinge_margin, "a number >= 0")

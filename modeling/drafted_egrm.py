@@ -95,9 +95,7 @@ def saves_time(
     forever = [float("inf")] * len(branches.item_ids)
 
     def drafted() -> None:
-        write_chains(
-            model, source, endless, prompts, branches, short, forever, want_log_probs=False, want_states=False
-        )
+        write_chains(model, source, endless, prompts, branches, short, forever, want_log_probs=False, pooling=None)
 
     def plain() -> None:
         sampler = BranchSampler(branches, OpenVocabulary(()), short.max_chain_tokens)
@@ -112,7 +110,7 @@ def saves_time(
 
 def write_chains(
     model: Judge, source: DraftSource, items: Sequence[LongItem], prompts: StarPrompts, branches: Branches,
-    options: JudgeOptions, deadlines: Sequence[float], *, want_log_probs: bool, want_states: bool,
+    options: JudgeOptions, deadlines: Sequence[float], *, want_log_probs: bool, pooling: str | None,
 ) -> Written:  # fmt: skip
     """Write the chains of some items.
 
@@ -125,7 +123,7 @@ def write_chains(
         options: Of the call.
         deadlines: Per row.
         want_log_probs: As in `speculate`.
-        want_states: As in `speculate`.
+        pooling: As in `speculate`.
     """
     backbone, copies, device = model.backbone, branches.per_prompt, branches.item_ids.device
     suffix = torch.tensor(items[0].task.long_suffix_ids, dtype=torch.int64)
@@ -142,7 +140,7 @@ def write_chains(
         contexts, valid, branches.item_ids, branches.branch_ids, branches.seed, items[0].task.chain_stop_ids,
         options.max_chain_tokens, deadlines,
     )  # fmt: skip
-    return speculate(backbone, prefix, start, plan, warp, rows, want_log_probs=want_log_probs, want_states=want_states)
+    return speculate(backbone, prefix, start, plan, warp, rows, want_log_probs=want_log_probs, pooling=pooling)
 
 
 def drafted_flops(

@@ -467,9 +467,9 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         return self._backbone
 
     @property
-    def wants_states(self) -> bool:
-        """Whether the scorer reads the generator's hidden states instead of texts."""
-        return self.scorer is not None and self.scorer.kind == "generator_state"
+    def state_pooling(self) -> str | None:
+        """What the scorer reads of the generator's hidden states; None where it reads texts."""
+        return self.scorer.pooling if self.scorer is not None and self.scorer.kind == "generator_state" else None
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
         """Texts of N token sequences.
@@ -489,7 +489,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         Args:
             prompts: N judge prompts; empty where the scorer reads states.
             texts: N texts.
-            states: [N, H] hidden state behind each candidate's last token; None where the scorer reads texts.
+            states: [N, H] hidden state of each candidate, pooled over its tokens; None where the scorer reads texts.
             strict: One candidate per call.
 
         Returns:

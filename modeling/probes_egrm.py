@@ -45,8 +45,8 @@ class Judge(Protocol):
         ...
 
     @property
-    def wants_states(self) -> bool:
-        """Whether the scorer reads the generator's hidden states instead of texts."""
+    def state_pooling(self) -> str | None:
+        """What the scorer reads of the generator's hidden states, one of `POOLINGS`; None where it reads texts."""
         ...
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
@@ -333,7 +333,7 @@ def _sample(
         max_tokens,
         decide=decide if options.early_stop and not options.vote_tolerance else None,
         deadlines=None if math.isinf(deadline) else [deadline] * rows,
-        want_states=model.wants_states and options.selection == "scorer" and options.reuse_probes,
+        pooling=model.state_pooling if options.selection == "scorer" and options.reuse_probes else None,
     )  # fmt: skip
     sampler.draw(first.of(verdicts))
     prompts.run(sampler)
@@ -516,12 +516,12 @@ def _long_item(
             tokens, lengths = sampler.tokens[flat].tolist(), sampler.lengths[flat].tolist()
             texts = model.decode_tokens([ids[:length] for ids, length in zip(tokens, lengths, strict=True)])
         states = None if sampler.states is None else sampler.states[flat]
-    elif options.reuse_probes and inputs.task.space.enumerable and not model.wants_states:
+    elif options.reuse_probes and inputs.task.space.enumerable and not model.state_pooling:
         # Exact consensus draws no probes; the verdict they would agree on most stands in for them.
         mode = int(output["verdicts"][index])
         probe_rows, texts, verdicts = [0], [inputs.task.space.labels[mode]], [mode]
     prompt_texts: tuple[str, ...] = ()
-    if options.selection == "scorer" and not model.wants_states:
+    if options.selection == "scorer" and not model.state_pooling:
         prompt_texts = tuple(_prompt_texts(model, inputs, rows))
     return LongItem(
         task=inputs.task,

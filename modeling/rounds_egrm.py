@@ -118,7 +118,7 @@ class Written:
     log_probs: Tensor
     """[R] float32, sum of the tokens' log-probabilities at temperature 1; NaN where not asked for."""
     states: Tensor | None
-    """[R, H] hidden state that follows each row's last token, where asked for."""
+    """[R, H] float32, hidden states pooled over each row's tokens, where asked for."""
     rounds: Tensor
     """[R] int64, passes of the target in which the row took part, the prompt's own left out."""
     kept: Tensor
@@ -135,7 +135,7 @@ def speculate(
     rows: Rows,
     *,
     want_log_probs: bool = False,
-    want_states: bool = False,
+    pooling: str | None = None,
 ) -> Written:
     """Write texts with the target's own law, several tokens a pass.
 
@@ -147,23 +147,23 @@ def speculate(
         warp: Of the target.
         rows: What to write.
         want_log_probs: Whether to sum log-probabilities.
-        want_states: Whether to keep last hidden states; costs one more pass whenever rows end.
+        pooling: Which hidden states to keep, one of `POOLINGS`; costs one more pass whenever rows end.
 
     Raises:
         UnsupportedModelError: The target cannot run several drafts behind one prompt.
     """
-    return _Loop(backbone, prefix, start_drafter, plan, warp, rows, want_log_probs, want_states).run()
+    return _Loop(backbone, prefix, start_drafter, plan, warp, rows, want_log_probs, pooling).run()
 
 
 class _Loop:
     # One call of `speculate`. `self.alive` are the rows that still write; everything but `self.out` has only those.
     def __init__(
         self, backbone: Backbone, prefix: Prefix, start_drafter: Callable[[Tensor], Drafter], plan: SpeculationPlan,
-        warp: Warp, rows: Rows, want_log_probs: bool, want_states: bool,
+        warp: Warp, rows: Rows, want_log_probs: bool, pooling: str | None,
     ) -> None:  # fmt: skip
         count, device = rows.item_ids.shape[0], rows.item_ids.device
         self.backbone, self.plan, self.warp, self.rows = backbone, plan, warp, rows
-        self.want_log_probs, self.want_states = want_log_probs, want_states
+        self.want_log_probs, self.pooling = want_log_probs, pooling
         lengths = torch.zeros(count, dtype=torch.int64, device=device)
         log_probs = torch.full((count,), 0.0 if want_log_probs else torch.nan, device=device)
         tokens = torch.zeros(count, rows.max_tokens, dtype=torch.int64, device=device)
@@ -238,6 +238,8 @@ class _Loop:
         counts, ended = self._cut(tokens, done.accepted + 1, sound)
         if self.want_log_probs:
             self._add_log_probs(hidden, path, tokens, counts)
+        if self.pooling == "mean":
+            self._add_states(hidden, path, torch.minimum(counts, done.accepted))
         # The next token is drawn already, so the caches go on behind everything that was accepted, written or not.
         self.tree.keep(path.to(device), (done.accepted + 1).to(device))
         self.drafter.accept(done.winners, done.accepted, done.next_tokens)
@@ -335,19 +337,36 @@ class _Loop:
 
     def _keep_last_states(self, going: Tensor, drafted: tuple[Tensor, Tensor] | None) -> None:
         # A row's last token is a drafted one, which was run, or the target's own, which was not.
-        if not self.want_states or bool(going.all()):
+        if self.pooling is None or bool(going.all()):
             return
         device = self.backbone.device
         fed = self.last[:, None].to(device)
         here = torch.zeros(1, dtype=torch.int64, device=device)
         states = self.tree.run(fed, here, torch.ones(1, 1, dtype=torch.bool, device=device))[:, -1].to(going.device)
         self.tree.keep(torch.zeros_like(fed), torch.zeros_like(fed[:, 0]))
+        states = states.float()
         if drafted is not None:
-            own, is_drafted = drafted
-            states = torch.where(is_drafted[:, None], own.to(going.device), states)
+            own, is_drafted = drafted  # what was drafted is in the sum already
+            known = own.to(going.device).float() if self.pooling == "last" else torch.zeros_like(states)
+            states = torch.where(is_drafted[:, None], known, states)
+        rows = self.alive[~going]
+        sums = self._states(states)
+        if self.pooling == "mean":
+            sums[rows] = (sums[rows] + states[~going]) / self.out.lengths[rows, None].clamp_min(1)
+        else:
+            sums[rows] = states[~going]
+
+    def _add_states(self, hidden: Tensor, path: Tensor, counts: Tensor) -> None:
+        # What this round ran of each row's text: the token that was waiting, and drafted ones that are written.
+        at = path[..., None].expand(-1, -1, hidden.shape[-1]).to(hidden.device)
+        own = hidden.gather(1, at).to(counts.device).float()
+        meant = torch.arange(path.shape[1], device=counts.device) <= counts[:, None]
+        self._states(own)[self.alive] += torch.where(meant[..., None], own, 0.0).sum(1)
+
+    def _states(self, like: Tensor) -> Tensor:
         if self.out.states is None:
-            self.out.states = states.new_zeros(self.out.lengths.shape[0], states.shape[-1])
-        self.out.states[self.alive[~going]] = states[~going]
+            self.out.states = like.new_zeros(self.out.lengths.shape[0], like.shape[-1])
+        return self.out.states
 
     def _drop(self, going: Tensor) -> None:
         if bool(going.all()):

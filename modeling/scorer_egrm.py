@@ -94,7 +94,7 @@ class EGRMScorer(nn.Module):
 
     def __init__(self, config: EGRMConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__()
-        self.kind = config.scorer_kind
+        self.kind, self.pooling = config.scorer_kind, config.scorer_pooling
         self.max_tokens = config.scorer_max_tokens
         if self.kind == "encoder":
             # Whatever dtype the whole checkpoint is asked for, the scorer is built in float32.
@@ -154,7 +154,7 @@ class EGRMScorer(nn.Module):
             return self.score_head(hidden[:, 0]).squeeze(-1).sigmoid()
 
     def score_states(self, hidden: Tensor) -> Tensor:
-        """Score chains by the generator's final hidden state of their last token (kind `generator_state`).
+        """Score chains by the generator's final hidden states, pooled over their tokens (kind `generator_state`).
 
         Args:
             hidden: [N, H], any floating dtype, any device.

@@ -30,13 +30,13 @@ SHORT_SUFFIX, LONG_SUFFIX = (7, 8, 9), (11, 12, 13, 14)
 class TinyJudge:
     """What `probe_prompts` and `deliberate` need of a model, around one generator.
 
-    Its scorer is a plain function: of the text's length, or of the hidden state where `wants_states`.
+    Its scorer is a plain function: of the text's length, or of the hidden state where it reads such.
     """
 
-    def __init__(self, generator, wants_states: bool = False, draft=None) -> None:
+    def __init__(self, generator, state_pooling: str | None = None, draft=None) -> None:
         self.backbone = Backbone(generator)
         self.draft = draft
-        self.wants_states = wants_states
+        self.state_pooling = state_pooling
         self.decoded: list[list[int]] = []
         self.scored: list[tuple[str, str]] = []
         self.states: list[Tensor] = []

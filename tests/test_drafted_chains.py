@@ -52,10 +52,10 @@ def test_greedy_chains_are_the_same_with_and_without_drafts(family):
 
 
 @pytest.mark.parametrize("selection", ["vote", "likelihood", "scorer"])
-@pytest.mark.parametrize("wants_states", [False, True], ids=["texts", "states"])
-def test_every_way_to_choose_sees_the_same_chains(selection, wants_states):
+@pytest.mark.parametrize("pooling", [None, "last", "mean"])
+def test_every_way_to_choose_sees_the_same_chains(selection, pooling):
     generator = talkative_generator(LEANINGS)
-    judge = TinyJudge(generator, wants_states=wants_states, draft=talkative_generator(LEANINGS, seed=1))
+    judge = TinyJudge(generator, state_pooling=pooling, draft=talkative_generator(LEANINGS, seed=1))
     inputs = tiny_inputs(tiny_task(), some_prompts(LENGTHS))
     options = LONG | {"chain_temperature": 0.0, "selection": selection}
     plain = judge.judge(inputs, **options)

@@ -393,13 +393,14 @@ def test_a_row_is_cut_by_its_budget_and_never_fed_its_last_token():
     assert stepper.steps == 2
 
 
-def test_states_follow_the_last_token_of_each_row():
+@pytest.mark.parametrize(("pooling", "states"), [("last", [[3.0], [2.0]]), ("mean", [[2.0], [1.5]])])
+def test_states_follow_the_tokens_of_each_row(pooling, states):
     stepper = ScriptedStepper([[5, 6, 7, 8], [5, EOS, EOS, EOS]])
-    sampler = scripted_sampler(2, 3, want_states=True)
+    sampler = scripted_sampler(2, 3, pooling=pooling)
     sampler.draw(stepper.logits(0))
     sampler.run(stepper)
     assert sampler.states is not None
-    assert sampler.states.tolist() == [[3.0], [2.0]]  # the third token was fed for its state alone
+    assert sampler.states.tolist() == states  # the third token was fed for its state alone
     assert stepper.steps == 3
 
 
@@ -551,10 +552,11 @@ def test_a_free_answer_the_budget_may_have_cut_is_not_read(text, complete, answe
 # -- states and rows ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("decoder", ["star", "expand"])
-def test_a_state_scorer_reads_the_hidden_state_behind_each_candidates_last_token(decoder):
+def test_a_state_scorer_reads_the_hidden_states_of_each_candidates_tokens(decoder, pooling):
     generator = talkative_generator({"7": 8.0, "8": 8.0, "\n": 7.0, "": 7.5})
-    judge = TinyJudge(generator, wants_states=True)
+    judge = TinyJudge(generator, state_pooling=pooling)
     prompts = some_prompts(LENGTHS)
     inputs = tiny_inputs(tiny_task(), prompts)
     ladder = (0.6, 0.8, 1.0, 1.2, 1.4)
@@ -574,7 +576,8 @@ def test_a_state_scorer_reads_the_hidden_state_behind_each_candidates_last_token
         for suffix, tokens in own:
             ids = torch.tensor([[*prompts[item], *suffix, *tokens]])
             with torch.no_grad():
-                states.append(generator.model(input_ids=ids).last_hidden_state[0, -1])
+                own = generator.model(input_ids=ids).last_hidden_state[0, -len(tokens) :]
+            states.append(own[-1] if pooling == "last" else own.mean(0))
         if states:
             expected.append(torch.stack(states))
     assert len(judge.states) == len(expected) > 0

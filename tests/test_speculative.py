@@ -250,8 +250,9 @@ def test_statistics_add_up():
     assert SpeculationStatistics().block_efficiency != SpeculationStatistics().block_efficiency  # NaN: nothing ran
 
 
+@pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_log_probabilities_and_last_states_are_those_of_a_plain_pass(family):
+def test_log_probabilities_and_states_are_those_of_a_plain_pass(family, pooling):
     ids, mask = padded_batch()
     model = tiny_generator(family)
     backbone, source = Backbone(model), DraftSource(model=draft_of(family))
@@ -260,7 +261,7 @@ def test_log_probabilities_and_last_states_are_those_of_a_plain_pass(family):
         prefix, _ = prefill(backbone, ids, mask)
         start = drafter_starter(source, source.backbone(backbone), plan, warp, ids, mask.bool())
         rows = Rows(ids, mask.bool(), torch.arange(3), torch.zeros(3, dtype=torch.int64), 0, [4, *range(5, 60)], 9)
-        written = speculate(backbone, prefix, start, plan, warp, rows, want_log_probs=True, want_states=True)
+        written = speculate(backbone, prefix, start, plan, warp, rows, want_log_probs=True, pooling=pooling)
         assert bool(written.ended.any())
         for row in range(3):
             prompt = ids[row, mask[row].bool()]
@@ -268,7 +269,9 @@ def test_log_probabilities_and_last_states_are_those_of_a_plain_pass(family):
             out = model(torch.cat([prompt, tokens])[None], output_hidden_states=True)
             scores = out.logits[0, len(prompt) - 1 : -1].log_softmax(-1).gather(-1, tokens[:, None]).sum()
             assert float(written.log_probs[row]) == pytest.approx(float(scores), abs=2e-3)
-            assert torch.allclose(written.states[row], out.hidden_states[-1][0, -1], atol=2e-4)
+            states = out.hidden_states[-1][0, len(prompt) :]
+            expected = states[-1] if pooling == "last" else states.mean(0)
+            assert torch.allclose(written.states[row], expected, atol=2e-4)
 
 
 def test_rows_stop_at_their_deadline_and_rows_without_sound_logits_are_named():

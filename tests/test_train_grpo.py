@@ -14,7 +14,7 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.training.config import GRPOStageConfig, TrainConfig, read_config
-from transformers_egrm.training.grpo import Grading, key_of, last_states, read_key, run_grpo
+from transformers_egrm.training.grpo import Grading, key_of, pooled_states, read_key, run_grpo
 from transformers_egrm.training.items import ItemEncoder
 from transformers_egrm.training.judge import judge_options, make_judge, make_processor
 from transformers_egrm.training.rewards import (
@@ -219,13 +219,15 @@ def test_chains_are_scored_as_in_judging(kind: str, monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(scored[2], judged[2], atol=1e-5, rtol=1e-4)
 
 
-def test_states_behind_the_last_token_ignore_padding():
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_states_of_completions_ignore_prompts_and_padding(pooling: str):
     generator = tiny_generator()
-    rows = [[7, 8, 9], [7, 8, 9, 10, 11]]
-    states = last_states(generator, rows)
-    for row, state in zip(rows, states, strict=True):
-        alone = generator(input_ids=torch.tensor([row]), output_hidden_states=True).hidden_states[-1][0, -1]
-        torch.testing.assert_close(state, alone, atol=1e-5, rtol=1e-5)
+    prompts, completions = [[7, 8], [7, 8, 9]], [[9, 12], [10, 11, 6]]
+    states = pooled_states(generator, prompts, completions, pooling)
+    for prompt, own, state in zip(prompts, completions, states, strict=True):
+        ids = torch.tensor([[*prompt, *own]])
+        alone = generator(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
+        torch.testing.assert_close(state, alone[-1] if pooling == "last" else alone.mean(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

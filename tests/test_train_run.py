@@ -68,6 +68,7 @@ def test_the_loss_falls(finished: Path):
 def test_a_run_ends_in_a_checkpoint_that_judges(finished: Path):
     model = EGRMRewardModel.from_pretrained(finished / "checkpoint")
     assert model.config.scorer_trained
+    assert model.generator.config.use_cache is not False  # whoever calls its `generate` gets a cache
     assert model.config.judge_options().selection == "scorer"
     assert model.processor.rubric == "Judge the answer."
     output = model.judge(model.processor({"prompt": "What is 1 + 1?", "response": "2"}))

@@ -55,7 +55,7 @@ def bench(kind: str) -> tuple[EGRMRewardModel, list[TrainingItem], list[str]]:
 def test_the_scorer_is_trained_on_what_judging_shows_it(kind: str, monkeypatch: pytest.MonkeyPatch):
     model, items, ids = bench(kind)
     groups = sample_groups(
-        model, items, ids, wants_states=model.wants_states, quality="exact", batch_size=5, seed=3
+        model, items, ids, pooling=model.state_pooling, quality="exact", batch_size=5, seed=3
     )  # fmt: skip
     shown: list[tuple[list[str], list[str], Any]] = []
     score = EGRMRewardModel.score_candidates
@@ -87,7 +87,7 @@ def test_the_scorer_is_trained_on_what_judging_shows_it(kind: str, monkeypatch: 
 
 def test_quality_is_the_truth_of_the_candidates_verdict():
     model, items, ids = bench("generator_state")
-    groups = sample_groups(model, items, ids, wants_states=True, quality="exact", batch_size=12, seed=3)
+    groups = sample_groups(model, items, ids, pooling="mean", quality="exact", batch_size=12, seed=3)
     truth = {question: item.verdict for question, item in zip(ids, items, strict=True)}
     labels = model.task.space.labels
     seen = [
@@ -103,7 +103,7 @@ def test_quality_is_the_truth_of_the_candidates_verdict():
 
 def test_sampling_does_not_depend_on_the_batch():
     model, items, ids = bench("generator_state")
-    settings: dict[str, Any] = {"wants_states": False, "quality": "graded", "seed": 3}
+    settings: dict[str, Any] = {"pooling": None, "quality": "graded", "seed": 3}
     assert sample_groups(model, items, ids, batch_size=12, **settings) == sample_groups(
         model, items, ids, batch_size=5, **settings
     )
@@ -111,7 +111,7 @@ def test_sampling_does_not_depend_on_the_batch():
 
 def test_a_higher_threshold_gives_more_groups():
     model, items, ids = bench("generator_state")
-    settings: dict[str, Any] = {"wants_states": False, "quality": "exact", "seed": 3, "batch_size": 12}
+    settings: dict[str, Any] = {"pooling": None, "quality": "exact", "seed": 3, "batch_size": 12}
     few, all_but_unanimous = (len(sample_groups(model, items, ids, threshold=tau, **settings)) for tau in (0.4, 1.0))
     assert few < len(sample_groups(model, items, ids, **settings)) <= all_but_unanimous
 
@@ -189,6 +189,8 @@ def test_groups_whose_only_right_candidate_is_a_probe_are_counted_apart():
     assert found["pick_accuracy"] == 0.5
     assert (found["right_chain_groups"], found["right_chain_pick_accuracy"]) == (1, 1.0)
     assert found["right_chain_random_accuracy"] == 0.5
+    assert (found["mixed_chains_groups"], found["mixed_chains_pick_accuracy"]) == (1, 1.0)
+    assert found["mixed_chains_random_accuracy"] == 0.5
     assert "right_chain_groups" not in measure_choice([[0.1, 0.9]], [by_probe])
 
 

@@ -34,7 +34,7 @@ class Candidate:
     quality: float
     """How good it is, in [0, 1]."""
     state: Tensor | None = None
-    """[H] the generator's hidden state behind its last token, where the scorer reads states."""
+    """[H] the generator's hidden states, pooled over its tokens, where the scorer reads states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Group:
 class _Scribe:
     # A judge for the engine whose scorer writes down what it is shown; its scores are the numbers of the notes.
 
-    def __init__(self, model: EGRMRewardModel, wants_states: bool) -> None:
-        self.model, self.wants_states = model, wants_states
+    def __init__(self, model: EGRMRewardModel, pooling: str | None) -> None:
+        self.model, self.state_pooling = model, pooling
         self.notes: list[tuple[str, str, Tensor | None]] = []
         self.spelled: dict[str, str] = {}  # a chain as its verdict is read: control tokens tell where a thought ends
         self._last: tuple[list[list[int]], list[str]] = ([], [])
@@ -85,7 +85,7 @@ class _Scribe:
 
 
 def sample_groups(
-    model: EGRMRewardModel, items: Sequence[TrainingItem], question_ids: Sequence[str], *, wants_states: bool,
+    model: EGRMRewardModel, items: Sequence[TrainingItem], question_ids: Sequence[str], *, pooling: str | None,
     quality: str, batch_size: int, seed: int, threshold: float | None = None, progress: bool = False,
 ) -> list[Group]:  # fmt: skip
     """Judge examples and keep the candidates of those that take the long path.
@@ -96,7 +96,7 @@ def sample_groups(
         model: The judge; its own ladder, tau and chains are used.
         items: Encoded examples.
         question_ids: One for each.
-        wants_states: Whether candidates carry the generator's states.
+        pooling: Which of the generator's states candidates carry, one of `POOLINGS`; None: none.
         quality: `exact` or `graded`, see `quality_of`.
         batch_size: Examples judged at once.
         seed: Of all draws.
@@ -113,7 +113,7 @@ def sample_groups(
     found: list[tuple[int, Group]] = []
     with tqdm(total=len(mine), unit="example", desc="candidates", disable=not progress) as bar, torch.no_grad():
         for chosen, inputs in batches(model.processor, [items[index] for index in mine], batch_size):
-            scribe: Any = _Scribe(model, wants_states)
+            scribe: Any = _Scribe(model, pooling)
             stage = probe_prompts(scribe, inputs, options)
             output = deliberate(scribe, stage.long_items(), options)
             owners = [mine[chosen[place]] for place in stage.long_index]

@@ -37,7 +37,7 @@ def encode_groups(model: EGRMRewardModel, groups: Sequence[Group]) -> dict[str, 
         `states` [N, H], or `input_ids`, `attention_mask` and, where the encoder reads some, `token_type_ids`.
     """
     candidates = [candidate for group in groups for candidate in group.candidates]
-    if model.wants_states:
+    if model.state_pooling is not None:
         return {"states": torch.stack([c.state for c in candidates if c.state is not None])}
     tokenizer, scorer = model.processor.scorer_tokenizer, model.scorer
     assert tokenizer is not None, "an encoder comes with its tokenizer"
@@ -79,8 +79,8 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
     Returns:
         Over groups with better and worse candidates: share whose highest score is a best candidate (with 95 % interval),
         the same for a random, the first and the longest candidate, and the share of pairs in the right order. Over those of
-        them where a chain is among the best candidates, and not only a reused probe: the same for the pick and for a random chain. Over all
-        candidates: AUROC of the score against quality 1.
+        them where a chain is among the best candidates, and not only a reused probe: the same for the pick and for a random chain; and once more over those where some chains are among the best and
+        others are not. Over all candidates: AUROC of the score against quality 1.
     """
     flat = [(score, candidate.quality) for own, group in zip(scores, groups, strict=True)
             for score, candidate in zip(own, group.candidates, strict=True)]  # fmt: skip
@@ -101,6 +101,17 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
             "right_chain_random_accuracy": float(np.mean([np.mean(own) for own in chains if any(own)])),
             "right_chain_pick_accuracy": float(np.mean(from_chains)),
             "right_chain_pick_interval": asdict(wilson(sum(from_chains), len(from_chains))),
+        }
+    from_mixed = [
+        (pick, float(np.mean(own))) for pick, own in zip(picked, chains, strict=True) if 0 < sum(own) < len(own)
+    ]
+    if from_mixed:
+        picks, randoms = zip(*from_mixed, strict=True)
+        measured |= {
+            "mixed_chains_groups": len(picks),
+            "mixed_chains_random_accuracy": float(np.mean(randoms)),
+            "mixed_chains_pick_accuracy": float(np.mean(picks)),
+            "mixed_chains_pick_interval": asdict(wilson(sum(picks), len(picks))),
         }
     pairs = [(scored[good], scored[bad]) for scored, candidates in mixed
              for good, bad in pairs_of([c.quality for c in candidates])]  # fmt: skip

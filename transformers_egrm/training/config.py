@@ -9,6 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from transformers_egrm.modeling.configuration_egrm import POOLINGS
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
@@ -252,6 +253,9 @@ class ScorerStageConfig:
 
     kind: str = "generator_state"
     """`generator_state`: a head on the generator's own states, for next to nothing. `encoder`: reads prompt and chain."""
+    pooling: str = "mean"
+    """Which states kind `generator_state` reads: `mean` over a candidate's tokens, or the one behind its `last`. A slip in the
+    middle of a chain shows in the mean; by the last state the chain has forgotten it."""
     encoder: str | None = None
     """Encoder to start from: folder or Hub id. None: a small BERT from scratch, with the sizes below."""
     hidden_size: int = 32
@@ -266,7 +270,10 @@ class ScorerStageConfig:
     max_tokens: int = 256
     """Most tokens of prompt and chain; longer prompts lose their middle."""
     examples: int = 4000
-    """Training examples that candidates are sampled for, none of which the generator was trained on."""
+    """Training examples that candidates are sampled for, behind those that the generator was trained on."""
+    data_options: dict[str, Any] | None = None
+    """Keyword arguments of `examples` for them, such as a harder mix, whose chains differ more often; drawn
+    under a seed of their own. None: the data's own."""
     threshold: float | None = None
     """Consensus from which an example gives no candidates; None: the judge's tau, so that the scorer learns from what it will
     be asked. With 1 only unanimous probes are passed over: more groups, easier ones among them."""
@@ -300,6 +307,7 @@ class ScorerStageConfig:
 
     def __post_init__(self) -> None:
         _need(self.kind in ("generator_state", "encoder"), "scorer.kind", self.kind, "generator_state or encoder")
+        _need(self.pooling in POOLINGS, "scorer.pooling", self.pooling, " or ".join(POOLINGS))
         _need(self.quality in ("exact", "graded"), "scorer.quality", self.quality, "exact or graded")
         for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "examples", "epochs",
                      "groups_per_step", "max_pairs", "logging_steps", "save_steps"):  # fmt: skip

@@ -295,11 +295,14 @@ class Grading:
         if not prompts:
             return []
         assert self.scorer is not None, "asked for only where there is one"
-        if self.scorer.wants_states:
-            rows = [self.prompt_ids(key) + ids for key, ids in zip(prompts, completion_ids, strict=True)]
-            return self.scorer.score_candidates([], [""] * len(rows), last_states(self.scorer.generator, rows), False)[
-                0
-            ].tolist()
+        if self.scorer.state_pooling is not None:
+            states = pooled_states(
+                self.scorer.generator,
+                [self.prompt_ids(key) for key in prompts],
+                completion_ids,
+                self.scorer.state_pooling,
+            )
+            return self.scorer.score_candidates([], [""] * len(states), states, False)[0].tolist()
         turn = len(self.task.judge_turn_ids)
         judged = self.scorer.decode_tokens([list(self._item(key).prompt_ids)[:-turn] for key in prompts])
         return self.scorer.score_candidates(judged, self.scorer.decode_tokens(list(completion_ids)), None, False)[
@@ -337,17 +340,25 @@ def read_key(key: str) -> tuple[int, bool]:
     return int(index), mode == "short"
 
 
-def last_states(generator: PreTrainedModel, rows: Sequence[list[int]]) -> Tensor:
-    """[N, H] the generator's final hidden state behind each row's last token.
+def pooled_states(
+    generator: PreTrainedModel, prompts: Sequence[list[int]], completions: Sequence[list[int]], pooling: str
+) -> Tensor:
+    """[N, H] float32, the generator's final hidden states over each completion, as judging shows them to a scorer.
 
     Args:
         generator: A causal LM.
-        rows: Token ids, none empty.
+        prompts: Token ids, none empty.
+        completions: Token ids behind them, none empty.
+        pooling: One of `POOLINGS`.
     """
+    rows = [[*prompt, *ids] for prompt, ids in zip(prompts, completions, strict=True)]
     backbone, width = Backbone(generator), max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=backbone.device)
-    hidden = backbone.body(input_ids=ids, use_cache=False).last_hidden_state
-    return hidden[torch.arange(len(rows)), torch.tensor([len(row) - 1 for row in rows])]
+    hidden = backbone.body(input_ids=ids, use_cache=False).last_hidden_state.float()
+    first = [len(row) - (len(own) if pooling == "mean" else 1) for row, own in zip(rows, completions, strict=True)]
+    return torch.stack(
+        [state[start : len(row)].mean(0) for state, start, row in zip(hidden, first, rows, strict=True)]
+    )
 
 
-__all__ = ["Grading", "key_of", "last_states", "make_trainer", "read_key", "run_grpo"]
+__all__ = ["Grading", "key_of", "make_trainer", "pooled_states", "read_key", "run_grpo"]

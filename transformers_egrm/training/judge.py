@@ -82,6 +82,9 @@ def save_generator(generator: PreTrainedModel, tokenizer: Any, folder: Path) -> 
         tokenizer: Its tokenizer.
         folder: Made if absent.
     """
+    generator.config.use_cache = (
+        True  # a trainer switches it off, and `generate` would run every text anew for each token
+    )
     generator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -100,7 +100,10 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
     model = make_judge(generator, processor, run.config.judge)
     data, evaluation, seed = run.config.data, run.config.evaluation, run.config.seed
     # Behind the examples the generator was trained on: on those its chains are better than it is.
-    fresh = draw_examples(data, "train", data.train_examples + config.examples, seed)[data.train_examples :]
+    if config.data_options is None or data.files:
+        fresh = draw_examples(data, "train", data.train_examples + config.examples, seed)[data.train_examples :]
+    else:  # another mix under another seed: a question may come again, hardly ever with the same response
+        fresh = draw_examples(replace(data, options=config.data_options), "train", config.examples, seed + 1)
     if not fresh:
         raise ConfigError("The training file holds no example beyond those the generator is trained on.",
                           "Lower `data.train_examples`.")  # fmt: skip
@@ -109,7 +112,7 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
     for split, drawn in (("train", fresh), ("held_out", held_out)):
         groups[split] = sample_groups(
             model, shop.encoder.encode_all(drawn), [example.question_id for example in drawn],
-            wants_states=config.kind == "generator_state", quality=config.quality, batch_size=evaluation.batch_size,
+            pooling=config.pooling if config.kind == "generator_state" else None, quality=config.quality, batch_size=evaluation.batch_size,
             seed=seed, progress=shop.progress,
             # What is measured on is what the judge will ask.
             threshold=config.threshold if split == "train" else None,
@@ -148,7 +151,9 @@ def build_model(shop: Workshop, generator_stage: str) -> EGRMRewardModel:
     set_seed(shop.run.config.seed)
     weights = {name: getattr(config, name) for name in ("regression_weight", "huber_delta", "hinge_margin")}
     if config.kind == "generator_state":
-        return make_judge(generator, processor, judge, scorer_kind="generator_state", **weights)
+        return make_judge(
+            generator, processor, judge, scorer_kind="generator_state", scorer_pooling=config.pooling, **weights
+        )
     encoder, tokenizer = make_encoder(config, processor.tokenizer)
     processor = make_processor(generator, processor.tokenizer, judge, tokenizer)
     return make_judge(generator, processor, judge, scorer=encoder, scorer_max_tokens=config.max_tokens, **weights)

@@ -185,7 +185,7 @@ class BranchSampler:
         decide: Called after every step with this sampler; returns [P] bool, prompts whose rows need not go on.
         deadlines: Per prompt, `time.monotonic()` at which its rows stop.
         want_log_probs: Whether to sum the drawn tokens' log-probabilities at temperature 1.
-        want_states: Whether to keep the hidden state that follows each row's last token.
+        pooling: Which hidden states to keep, one of `POOLINGS`; None: none.
 
     Attributes:
         tokens: [N, L] int64, 0 behind a row's end.
@@ -195,7 +195,7 @@ class BranchSampler:
         late: [N] bool, rows that their deadline stopped.
         broken: [N] bool, rows that met logits without a largest finite one (NaN, infinite).
         log_probs: [N] float32, NaN where not asked for.
-        states: [N, H], or None.
+        states: [N, H] pooled over the row's tokens, or None.
     """
 
     def __init__(
@@ -207,13 +207,13 @@ class BranchSampler:
         decide: "Callable[[BranchSampler], Tensor] | None" = None,
         deadlines: Sequence[float] | None = None,
         want_log_probs: bool = False,
-        want_states: bool = False,
+        pooling: str | None = None,
     ) -> None:
         num_rows, device = branches.item_ids.shape[0], branches.item_ids.device
         self.branches, self.vocabulary, self.max_tokens = branches, vocabulary, max_tokens
         self.per_prompt = branches.per_prompt
         self.decide, self.deadlines = decide, deadlines
-        self.want_log_probs, self.want_states = want_log_probs, want_states
+        self.want_log_probs, self.pooling = want_log_probs, pooling
         self.tokens = torch.zeros(num_rows, max_tokens, dtype=torch.int64, device=device)
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.ended, self.stopped, self.late, self.broken = (
@@ -235,7 +235,7 @@ class BranchSampler:
     def must_run(self) -> bool:
         """Whether the model is needed after the first draw."""
         return (self._step < self.max_tokens and not bool(self.done.all())) or (
-            self.want_states and bool(self._fresh.any())
+            self.pooling is not None and bool(self._fresh.any())
         )
 
     @property
@@ -278,18 +278,25 @@ class BranchSampler:
             if stepper.can_drop:
                 self._drop_finished(stepper)
             logits, hidden = stepper.step(self.current, self.vocabulary.columns)
-            if self.want_states:
-                if self.states is None:
-                    self.states = hidden.new_zeros(self.done.shape[0], hidden.shape[-1])
-                fresh = self._rows[self._fresh[self._rows]]
-                self.states[fresh] = hidden[self._fresh[self._rows]]
-                self._fresh[fresh] = False
+            if self.pooling is not None:
+                self._keep_states(hidden)
             if self._step < self.max_tokens and not bool(self.done.all()):
                 self.draw(logits)
 
+    def _keep_states(self, hidden: Tensor) -> None:
+        # Of tokens that were just run, each once.
+        if self.states is None:
+            self.states = hidden.new_zeros(self.done.shape[0], hidden.shape[-1], dtype=torch.float32)
+        fresh = self._rows[self._fresh[self._rows]]
+        own = hidden[self._fresh[self._rows]].float()
+        if self.pooling == "mean":  # of so many tokens as are drawn by now
+            own = self.states[fresh] + (own - self.states[fresh]) / self.lengths[fresh, None]
+        self.states[fresh] = own
+        self._fresh[fresh] = False
+
     def _drop_finished(self, stepper: Stepper) -> None:
         per_prompt = self.per_prompt
-        needed = ~self.done[self._rows] | (self._fresh[self._rows] & self.want_states)
+        needed = ~self.done[self._rows] | (self._fresh[self._rows] & (self.pooling is not None))
         needed = needed.view(-1, per_prompt).any(-1)
         # Moving keys and values costs about one step: only worth it when at least half of the rows go.
         if int(needed.sum()) * 2 <= needed.shape[0]:
