@@ -262,7 +262,10 @@ class _Groups(Dataset):
 
 
 class GroupCollator:
-    """Groups of candidates as one batch, with pairs of better and worse ones inside each group.
+    """Groups of candidates as one batch, with pairs of better and worse chains inside each group.
+
+    Reused probes are in no pair: that a chain is worth more than a guess is soon learnt from their qualities, and pairs of
+    the two, ten times as many, would drown those that tell a good chain from a bad one.
 
     Args:
         model: The reward model; its scorer and scorer's tokenizer encode the candidates.
@@ -281,7 +284,10 @@ class GroupCollator:
         """
         better, worse, start = [], [], 0
         for place, group in rows:
-            pairs = pairs_of([candidate.quality for candidate in group.candidates])
+            pairs = [
+                (good, bad) for good, bad in pairs_of([candidate.quality for candidate in group.candidates])
+                if group.candidates[good].is_chain and group.candidates[bad].is_chain
+            ]  # fmt: skip
             if len(pairs) > self.max_pairs:
                 pairs = Random(f"{self.seed} {place}").sample(pairs, self.max_pairs)
             better += [start + good for good, _ in pairs]
