@@ -82,7 +82,8 @@ class EGRMScorer(nn.Module):
     """Scores chains of thought: an encoder with a linear head, or a head on the generator's own hidden states.
 
     Args:
-        config: `scorer_kind` decides between the two; `scorer_config` is the encoder's.
+        config: `scorer_kind` decides between the two; `scorer_config` is the encoder's. `scorer_pooling` says what a head on
+            states reads: their `mean` over a candidate's tokens, or the one behind its `last`.
         encoder: Use this one instead of a newly initialised one.
 
     Source:
