@@ -47,8 +47,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
 @torch.no_grad()
 def read_chains(model: Any, split: str, seed: int, count: int, mix: dict[int, float] | None) -> list[Chains]:
     """Groups of chains with what can be read of each."""
-    options = {} if mix is None else {"mix": mix}
-    drawn = list(islice(examples(split, seed=seed, **options), count))
+    drawn = list(islice(examples(split, seed=seed, mix=mix), count))
     items = ItemEncoder(model.processor).encode_all(drawn)
     groups = sample_groups(
         model, items, [str(place) for place in range(count)], pooling="mean", quality="exact", batch_size=64, seed=seed,
@@ -86,15 +85,17 @@ def described(states: Tensor, logs: Tensor, entropy: Tensor) -> dict[str, Tensor
     }
 
 
-def accuracy(groups: Sequence[Chains], score: Callable[[Chains], Sequence[float]]) -> tuple[float, float, float]:
-    """Share of groups with right and wrong chains whose highest score is a right one, with its 95 % interval."""
+def accuracy(groups: Sequence[Chains], score: Callable[[Chains], Sequence[float]]) -> str:
+    """Share of groups with right and wrong chains whose highest score is a right one, between the bounds of its 95 % interval."""
     right = 0
     mixed = [group for group in groups if 0 < sum(quality for _, quality in group) < len(group)]
     for group in mixed:
         scores = list(score(group))
         right += group[scores.index(max(scores))][1] == 1
-    found = wilson(right, len(mixed))
-    return found.value, found.low, found.high
+    interval = wilson(right, len(mixed))
+    return " to ".join(
+        "-" if value is None else f"{value:.1%}" for value in (interval.low, interval.value, interval.high)
+    )
 
 
 def fit(groups: Sequence[Chains], parts: Sequence[str], hidden: int, config: Any) -> Callable[[Chains], list[float]]:
@@ -150,12 +151,8 @@ def main() -> None:
     for name, parts in INPUTS.items():
         for hidden in (0, 32):
             score = fit(train, parts, hidden, model.config)
-            value, low, high = accuracy(test, score)
             head = f"{hidden} hidden units" if hidden else "linear"
-            print(
-                f"| {name} | {head} | {value:.1%} ({low:.1%} to {high:.1%}) | {accuracy(train, score)[0]:.1%} |",
-                flush=True,
-            )
+            print(f"| {name} | {head} | {accuracy(test, score)} | {accuracy(train, score)} |", flush=True)
 
 
 if __name__ == "__main__":
