@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import yaml
 from cli_tools import egrm, one_thread, read_jsonl, write_jsonl
 
 from transformers_egrm import EGRMRewardModel
+from transformers_egrm.data.synthetic import examples
+from transformers_egrm.training.candidates import read_groups
 from transformers_egrm.training.run import Run
 
 
@@ -170,9 +173,12 @@ def test_a_scorer_needs_a_trained_generator(tmp_path: Path, capsys: pytest.Captu
 def test_an_encoder_is_trained_on_a_finished_judge(finished: Path, tmp_path: Path):
     config = write_config(
         tmp_path / "encoder.yaml", generator={"path": str(finished / "sft")},
-        scorer={"kind": "encoder", "max_tokens": 64, "epochs": 2},
+        scorer={"kind": "encoder", "max_tokens": 64, "epochs": 2, "data_options": {"mix": {2: 1.0}}},
     )  # fmt: skip
     assert egrm("train", "scorer", "--config", config, "--output", tmp_path / "run") == 0
+    asked = {group.question_id for group in read_groups(tmp_path / "run" / "candidates" / "train")}
+    assert asked
+    assert asked <= {example.question_id for example in islice(examples("train", seed=1, mix={2: 1.0}), 48)}
     model = EGRMRewardModel.from_pretrained(tmp_path / "run" / "scorer")
     assert (model.config.scorer_kind, model.config.scorer_trained) == ("encoder", True)
     losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "scorer-fit"]

@@ -123,6 +123,19 @@ def test_qualities_by_hand():
     assert quality_of(3, 8, 11, "graded") == 0.5
 
 
+def test_a_chain_is_never_paired_with_a_probe():
+    model, _, _ = bench("generator_state")
+    kinds = ((False, 1.0), (False, 0.0), (True, 0.0), (True, 1.0))
+    mixed = Group("q", "", tuple(Candidate("t", kind, quality, torch.zeros(32)) for kind, quality in kinds))
+    lonely = Group("r", "", mixed.candidates[:3])  # one chain: nothing to compare it with
+    batch = GroupCollator(model, 8, 0)([(0, mixed), (1, lonely)])
+    assert (batch["better"].tolist(), batch["worse"].tolist()) == ([3], [2])
+    alone = GroupCollator(model, 8, 0)([(0, lonely)])
+    loss = ScorerTrainee(model)(**alone)["loss"]
+    assert len(alone["better"]) == 0
+    assert bool(loss.isfinite())
+
+
 def test_pairs_stay_inside_their_group():
     assert pairs_of([1.0, 0.0, 0.5]) == [(0, 1), (0, 2), (2, 1)]
     assert pairs_of([0.0, 0.0]) == []
