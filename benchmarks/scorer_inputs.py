@@ -77,9 +77,9 @@ def described(states: Tensor, logs: Tensor, entropy: Tensor) -> dict[str, Tensor
     """One chain's inputs from its tokens' states [T, H], log-probabilities [T] and entropies [T]."""
     numbers = [logs.sum(), logs.mean(), logs.min(), entropy.sum(), entropy.max(), torch.tensor(float(len(logs)))]
     return {
-        "last": states[-1],
+        "last": states[-1].clone(),  # a view would keep the whole batch
         "mean": states.mean(0),
-        "least": states[logs.argmin()],
+        "least": states[int(logs.argmin())].clone(),
         "sum": logs.sum()[None],
         "numbers": torch.stack(numbers),
     }
