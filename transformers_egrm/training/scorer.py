@@ -264,8 +264,8 @@ class _Groups(Dataset):
 class GroupCollator:
     """Groups of candidates as one batch, with pairs of better and worse chains inside each group.
 
-    Reused probes are in no pair: that a chain is worth more than a guess is soon learnt from their qualities, and pairs of
-    the two, ten times as many, would drown those that tell a good chain from a bad one.
+    Reused probes are in no pair: that a chain is worth more than a guess is soon learnt from their qualities, and pairs with a
+    probe, 97 of 100, would drown those that tell a good chain from a bad one.
 
     Args:
         model: The reward model; its scorer and scorer's tokenizer encode the candidates.
