@@ -259,11 +259,17 @@ def test_states_are_what_a_state_scorer_is_given():
     assert encode_groups(model, [group])["states"].tolist() == [[1.0] * 32, [0.0] * 32]
 
 
+def test_a_worlds_options_are_refused_where_files_give_the_examples():
+    with pytest.raises(ConfigError, match=r"`scorer\.data_options` must be left out where `data\.files` gives"):
+        read_config({"data": {"files": {"train": "x.jsonl"}}, "scorer": {"data_options": {"mix": {2: 1.0}}}})
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"kind": "bert"}, r"`scorer\.kind` must be generator_state or encoder, got 'bert'"),
         ({"quality": "good"}, "exact or graded"),
+        ({"pooling": "max"}, r"`scorer\.pooling` must be last or mean, got 'max'"),
         ({"threshold": 2}, r"`scorer\.threshold` must be a share in \[0, 1\], or none"),
         ({"regression_weight": 2}, r"a weight in \[0, 1\]"),
         ({"files": {"train": "x"}, "kind": "encoder"}, "both, train and test"),

@@ -79,8 +79,9 @@ def measure_choice(scores: Sequence[Sequence[float]], groups: Sequence[Group]) -
     Returns:
         Over groups with better and worse candidates: share whose highest score is a best candidate (with 95 % interval),
         the same for a random, the first and the longest candidate, and the share of pairs in the right order. Over those of
-        them where a chain is among the best candidates, and not only a reused probe: the same for the pick and for a random chain; and once more over those where some chains are among the best and
-        others are not. Over all candidates: AUROC of the score against quality 1.
+        them where a chain is among the best candidates, and not only a reused probe: the same for the pick and for a
+        random chain; and once more over those where some chains are among the best and others are not. Over all
+        candidates: AUROC of the score against quality 1.
     """
     flat = [(score, candidate.quality) for own, group in zip(scores, groups, strict=True)
             for score, candidate in zip(own, group.candidates, strict=True)]  # fmt: skip

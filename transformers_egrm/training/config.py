@@ -445,6 +445,10 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """What is measured."""
 
+    def __post_init__(self) -> None:
+        _need(not self.data.files or self.scorer.data_options is None, "scorer.data_options", self.scorer.data_options,
+              "left out where `data.files` gives the examples: options are a world's")  # fmt: skip
+
 
 def load_config(path: str | Path) -> TrainConfig:
     """Read a YAML file.

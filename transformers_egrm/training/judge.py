@@ -82,9 +82,8 @@ def save_generator(generator: PreTrainedModel, tokenizer: Any, folder: Path) -> 
         tokenizer: Its tokenizer.
         folder: Made if absent.
     """
-    generator.config.use_cache = (
-        True  # a trainer switches it off, and `generate` would run every text anew for each token
-    )
+    # A trainer switches it off, and `generate` would run every text anew for each token.
+    generator.config.use_cache = True
     generator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -100,7 +100,7 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
     model = make_judge(generator, processor, run.config.judge)
     data, evaluation, seed = run.config.data, run.config.evaluation, run.config.seed
     # Behind the examples the generator was trained on: on those its chains are better than it is.
-    if config.data_options is None or data.files:
+    if config.data_options is None:
         fresh = draw_examples(data, "train", data.train_examples + config.examples, seed)[data.train_examples :]
     else:  # another mix under another seed: a question may come again, hardly ever with the same response
         fresh = draw_examples(replace(data, options=config.data_options), "train", config.examples, seed + 1)
@@ -112,8 +112,8 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
     for split, drawn in (("train", fresh), ("held_out", held_out)):
         groups[split] = sample_groups(
             model, shop.encoder.encode_all(drawn), [example.question_id for example in drawn],
-            pooling=config.pooling if config.kind == "generator_state" else None, quality=config.quality, batch_size=evaluation.batch_size,
-            seed=seed, progress=shop.progress,
+            pooling=config.pooling if config.kind == "generator_state" else None, quality=config.quality,
+            batch_size=evaluation.batch_size, seed=seed, progress=shop.progress,
             # What is measured on is what the judge will ask.
             threshold=config.threshold if split == "train" else None,
         )  # fmt: skip
