@@ -16,7 +16,6 @@ from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
-CHUNK_BATCHES = 8  # items that think fill batches of their own within a chunk: small ones leave them half empty
 Row = dict[str, Any]
 
 
@@ -40,6 +39,8 @@ class Bench:
         rounds: Repetitions where one batch is timed.
         text_items: Items whose chains are compared with each other.
         prompt_lengths: Tokens of the prompts whose verdicts are timed.
+        chunk_batches: Batches of a chunk. Items that think fill batches of their own within one: small ones leave them half
+            empty, as no long stream of records would.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class Bench:
         rounds: int = 7,
         text_items: int = 200,
         prompt_lengths: Sequence[int] = (1024, 2048, 4096, 8192),
+        chunk_batches: int = 8,
     ) -> None:
         self.model, self.items, self.batch_size = model, list(items), batch_size
         self.resamples, self.rounds, self.text_items = resamples, rounds, text_items
         self.prompt_lengths = tuple(prompt_lengths)
         self.questions = [item.question_id for item in self.items]
-        size = CHUNK_BATCHES * batch_size
+        size = chunk_batches * batch_size
         self.chunks = [self.items[first : first + size] for first in range(0, len(self.items), size)]
         self.options = model.config.judge_options()
 

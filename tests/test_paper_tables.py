@@ -149,8 +149,8 @@ def bench_of(paper_tables, model, items, **settings):
 
 
 def test_ablations_are_measured_against_the_baseline(paper_tables, model, items):
-    table, full = paper_tables.ablations(bench_of(paper_tables, model, items, batch_size=1))
-    rows = {row["method"]: row for row in table["rows"]}
+    table, runs = paper_tables.ablations(bench_of(paper_tables, model, items, batch_size=1))
+    rows, full = {row["method"]: row for row in table["rows"]}, runs["full E-GRM"]
     base, _ = judge_labelled(model, items, 1, path="long", selection="vote")
     whole, _ = judge_labelled(model, items, 1)
     assert full.outcomes.correct.tolist() == whole.correct.tolist()
@@ -162,6 +162,9 @@ def test_ablations_are_measured_against_the_baseline(paper_tables, model, items)
     assert rows["no trigger"]["flops_ratio"]["value"] > 1  # the same chains, and a scorer
     assert rows["short path only"]["flops_ratio"]["value"] < 1
     assert rows["short path only"]["short_share"]["value"] == 1
+    exact, _ = judge_labelled(model, items, 1, consensus="exact")
+    assert rows["exact consensus"]["accuracy"]["value"] == pytest.approx(exact.correct.mean())
+    assert rows["exact consensus"]["short_share"]["value"] == pytest.approx(exact.took_short.mean())
     assert len(full.seconds) == 2  # chunks of eight batches
     cost = {row["name"]: row for row in table["cost"]["rows"]}
     assert len(cost) == 5
@@ -222,12 +225,17 @@ def test_self_bleu_is_compared_with_the_consensus_of_the_same_items(paper_tables
 
 def test_the_short_path_is_reported_by_group(paper_tables, model, items):
     full, _ = judge_labelled(model, items, 4)
-    table = paper_tables.short_path(bench_of(paper_tables, model, items), full, [1] * 6 + [2] * 6)
+    base, _ = judge_labelled(model, items, 4, path="long", selection="vote")
+    bench = bench_of(paper_tables, model, items, chunk_batches=2)
+    assert [len(chunk) for chunk in bench.chunks] == [8, 4]
+    table = paper_tables.short_path(bench, full, base, [1] * 6 + [2] * 6)
     rows = {row["group"]: row for row in table["rows"]}
     assert set(rows) == {"all", "seed 1", "seed 2", "domain sums", "domain other"}
     assert rows["all"]["short_share"]["value"] == pytest.approx(full.took_short.mean())
     assert rows["seed 2"]["items"] == 6
     assert rows["seed 2"]["accuracy"]["value"] == pytest.approx(full.correct[6:].mean())
+    difference = full.correct[6:].mean() - base.correct[6:].mean()
+    assert rows["seed 2"]["gain"]["value"] == pytest.approx(difference)
     assert rows["all"]["short_precision"]["value"] == full.routing().short_precision
     assert rows["all"]["short_precision_wilson"]["value"] == full.routing().short_precision
 
