@@ -1,7 +1,7 @@
 """What a scorer on the generator's states should read: heads on several inputs, choosing among chains of the bundled judge.
 
 Run:
-    python benchmarks/scorer_inputs.py                                # about a quarter of an hour on one core
+    python benchmarks/scorer_inputs.py                                # about half an hour on one core
     python benchmarks/scorer_inputs.py --train 2000 --test 1500
 
 Every chain that `egrm-mini` writes for answers on which its probes do not all agree is run again behind its prompt, which
@@ -40,7 +40,8 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "mean state": ("mean",),
     "mean and last state": ("mean", "last"),
     "mean state, least likely token's state": ("mean", "least"),
-    "all of them": ("last", "mean", "least", "numbers"),
+    "mean state, how many chains and probes say the same": ("mean", "votes"),
+    "all of them": ("last", "mean", "least", "numbers", "votes"),
 }
 
 
@@ -66,17 +67,29 @@ def read_chains(model: Any, split: str, seed: int, count: int, mix: dict[int, fl
         logs = output.logits[:, len(prompt) - 1 : -1].log_softmax(-1)
         states, entropy = output.hidden_states[-1][:, len(prompt) :], -(logs.exp() * logs).sum(-1)
         own = logs.gather(-1, ids[:, len(prompt) :, None])[..., 0]
+        votes = agreement(model.task, group.candidates)
         found.append([
-            (described(states[i, : len(row)], own[i, : len(row)], entropy[i, : len(row)]), chain.quality)
-            for i, (row, chain) in enumerate(zip(rows, chains, strict=True))
+            (described(states[i, : len(row)], own[i, : len(row)], entropy[i, : len(row)]) | {"votes": vote}, chain.quality)
+            for i, (row, chain, vote) in enumerate(zip(rows, chains, votes, strict=True))
         ])  # fmt: skip
     return found
+
+
+def agreement(task: Any, candidates: Sequence[Any]) -> list[Tensor]:
+    """Of each chain: the share of the group's chains, and of its probes, with the same verdict."""
+    chains = [task.parse(c.text, reasoning=True) for c in candidates if c.is_chain]
+    probes = [task.parse(c.text, reasoning=False) for c in candidates if not c.is_chain]
+    return [
+        torch.tensor([float(statistics.mean(other == verdict for other in others or [None])) for others in (chains, probes)])
+        for verdict in chains
+    ]  # fmt: skip
 
 
 def described(states: Tensor, logs: Tensor, entropy: Tensor) -> dict[str, Tensor]:
     """One chain's inputs from its tokens' states [T, H], log-probabilities [T] and entropies [T]."""
     numbers = [logs.sum(), logs.mean(), logs.min(), entropy.sum(), entropy.max(), torch.tensor(float(len(logs)))]
     return {
+        "tokens": states.half(),
         "last": states[-1].clone(),  # a view would keep the whole batch
         "mean": states.mean(0),
         "least": states[int(logs.argmin())].clone(),
@@ -85,53 +98,113 @@ def described(states: Tensor, logs: Tensor, entropy: Tensor) -> dict[str, Tensor
     }
 
 
-def accuracy(groups: Sequence[Chains], score: Callable[[Chains], Sequence[float]]) -> str:
+# -- heads --------------------------------------------------------------------------------------------------------------
+
+
+class VectorHead(nn.Module):
+    """Reads some inputs of a chain side by side: linear, or with one hidden layer.
+
+    Args:
+        parts: Names of the inputs.
+        hidden: Units of the hidden layer; 0 for none.
+        groups: What the inputs are standardised on.
+    """
+
+    def __init__(self, parts: Sequence[str], hidden: int, groups: Sequence[Chains]) -> None:
+        super().__init__()
+        self.parts = parts
+        seen = self.vectors(groups)
+        self.mean, self.spread = seen.mean(0), seen.std(0) + 1e-6
+        size = seen.shape[1]
+        layers = [nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, 1)] if hidden else [nn.Linear(size, 1)]
+        self.layers = nn.Sequential(*layers)
+
+    def vectors(self, groups: Sequence[Chains]) -> Tensor:
+        """[N, D], a row per chain."""
+        return torch.stack(
+            [torch.cat([inputs[part] for part in self.parts]) for group in groups for inputs, _ in group]
+        )
+
+    def forward(self, groups: Sequence[Chains]) -> Tensor:
+        """[N] scores in [0, 1]."""
+        return self.layers((self.vectors(groups) - self.mean) / self.spread)[:, 0].sigmoid()
+
+
+class TokenHead(nn.Module):
+    """Reads the state of every token: a chain is right where no token is wrong, or by attention over them.
+
+    Args:
+        size: H, the width of a state.
+        attends: Whether eight heads attend to the tokens, instead of every token having its say.
+        hidden: Units of the hidden layer.
+    """
+
+    def __init__(self, size: int, attends: bool, hidden: int = 64) -> None:
+        super().__init__()
+        self.norm, self.attends = nn.LayerNorm(size), attends
+        if attends:
+            self.weigh, self.value, self.out = nn.Linear(size, 8), nn.Linear(size, 128), nn.Linear(128, 1)
+        else:
+            verdict = nn.Linear(hidden, 1)
+            nn.init.constant_(verdict.bias, -4.0)  # hardly any token is wrong
+            self.wrong = nn.Sequential(nn.Linear(size, hidden), nn.GELU(), verdict)
+
+    def forward(self, groups: Sequence[Chains]) -> Tensor:
+        """[N] scores in [0, 1]."""
+        rows = [inputs["tokens"].float() for group in groups for inputs, _ in group]
+        states = self.norm(nn.utils.rnn.pad_sequence(rows, batch_first=True))
+        real = nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], batch_first=True).bool()
+        if not self.attends:
+            return (nn.functional.logsigmoid(-self.wrong(states)[..., 0]) * real).sum(1).exp()
+        weights = self.weigh(states).masked_fill(~real[..., None], -torch.inf).softmax(1)
+        pooled = (weights[..., None] * self.value(states).unflatten(-1, (8, 16))).sum(1).flatten(1)
+        return self.out(nn.functional.gelu(pooled))[:, 0].sigmoid()
+
+
+def fit(head: nn.Module, groups: Sequence[Chains], config: Any, epochs: int = 20) -> nn.Module:
+    """Train a head in place, with the library's loss."""
+    loss, per_step = HybridLoss(config), 32
+    optimizer = torch.optim.AdamW(head.parameters(), lr=3e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (len(groups) // per_step))
+    for _ in range(epochs):
+        order = torch.randperm(len(groups)).tolist()
+        for start in range(0, len(order) - per_step + 1, per_step):
+            chosen = [groups[place] for place in order[start : start + per_step]]
+            better, worse, first = [], [], 0
+            for group in chosen:
+                pairs = pairs_of([quality for _, quality in group])
+                better += [first + good for good, _ in pairs]
+                worse += [first + bad for _, bad in pairs]
+                first += len(group)
+            targets = torch.tensor([quality for group in chosen for _, quality in group])
+            value = loss(head(chosen), targets, torch.tensor(better).long(), torch.tensor(worse).long())
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            schedule.step()
+    return head
+
+
+@torch.no_grad()
+def accuracy(groups: Sequence[Chains], score: Callable[[list[Chains]], Tensor]) -> str:
     """Share of groups with right and wrong chains whose highest score is a right one, between the bounds of its 95 % interval."""
-    right = 0
-    mixed = [group for group in groups if 0 < sum(quality for _, quality in group) < len(group)]
-    for group in mixed:
-        scores = list(score(group))
-        right += group[scores.index(max(scores))][1] == 1
+    mixed = mixed_among(groups)
+    right = sum(group[int(score([group]).argmax())][1] == 1 for group in mixed)
     interval = wilson(right, len(mixed))
     return " to ".join(
         "-" if value is None else f"{value:.1%}" for value in (interval.low, interval.value, interval.high)
     )
 
 
-def fit(groups: Sequence[Chains], parts: Sequence[str], hidden: int, config: Any) -> Callable[[Chains], list[float]]:
-    """Train a head: linear, or with one hidden layer."""
-    torch.manual_seed(0)
+def mixed_among(groups: Sequence[Chains]) -> list[Chains]:
+    """Those with right and wrong chains."""
+    return [group for group in groups if 0 < sum(quality for _, quality in group) < len(group)]
 
-    def read(group: Chains) -> Tensor:
-        return torch.stack([torch.cat([inputs[part] for part in parts]) for inputs, _ in group])
 
-    flat = [read(group) for group in groups]
-    mean, spread = torch.cat(flat).mean(0), torch.cat(flat).std(0) + 1e-6
-    size = len(mean)
-    head: nn.Module = nn.Linear(size, 1)
-    if hidden:
-        head = nn.Sequential(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, 1))
-    loss, epochs, per_step = HybridLoss(config), 20, 32
-    optimizer = torch.optim.AdamW(head.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (len(groups) // per_step))
-    for _ in range(epochs):
-        order = torch.randperm(len(groups)).tolist()
-        for start in range(0, len(order) - per_step + 1, per_step):
-            chosen = order[start : start + per_step]
-            better, worse, first = [], [], 0
-            for place in chosen:
-                pairs = pairs_of([quality for _, quality in groups[place]])
-                better += [first + good for good, _ in pairs]
-                worse += [first + bad for _, bad in pairs]
-                first += len(groups[place])
-            scores = head((torch.cat([flat[place] for place in chosen]) - mean) / spread)[:, 0].sigmoid()
-            targets = torch.tensor([quality for place in chosen for _, quality in groups[place]])
-            value = loss(scores, targets, torch.tensor(better).long(), torch.tensor(worse).long())
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
-            schedule.step()
-    return lambda group: head((read(group) - mean) / spread)[:, 0].tolist()
+def most_common(group: Chains) -> list[float]:
+    """Qualities of the chains whose verdict most of the group's chains share."""
+    votes = [float(inputs["votes"][0]) for inputs, _ in group]
+    return [quality for vote, (_, quality) in zip(votes, group, strict=True) if vote == max(votes)]
 
 
 def main() -> None:
@@ -143,16 +216,29 @@ def main() -> None:
     model = load_mini().eval()
     train = read_chains(model, "train", 77, arguments.train, HARD)
     test = read_chains(model, "test", 43, arguments.test, None)
-    mixed = [[quality for _, quality in group] for group in test]
-    mixed = [own for own in mixed if 0 < sum(own) < len(own)]
-    print(f"{len(train)} groups to learn from, {len(mixed)} unseen ones with right and wrong chains")
-    print(f"a random chain: {statistics.mean(map(statistics.mean, mixed)):.1%}\n")
-    print("| input | head | unseen (95 %) | seen |\n|---|---|---|---|")
+    mixed = [[quality for _, quality in group] for group in mixed_among(test)]
+    none = statistics.mean(not any(quality for _, quality in group) for group in test)
+    print(f"{len(train)} groups to learn from, {len(mixed_among(train))} of them with right and wrong chains")
+    print(
+        f"{len(test)} unseen ones, {len(mixed)} of them with right and wrong chains; no chain is right in {none:.1%}"
+    )
+    majority = statistics.mean(statistics.mean(most_common(group)) for group in mixed_among(test))
+    print(f"a random chain: {statistics.mean(map(statistics.mean, mixed)):.1%}; one of the majority: {majority:.1%}\n")
+    print("| input | head | parameters | unseen (95 %) | seen |\n|---|---|---|---|---|")
+
+    def report(name: str, kind: str, make: Callable[[], nn.Module]) -> None:
+        torch.manual_seed(0)
+        head = fit(make(), train, model.config)
+        count = sum(weight.numel() for weight in head.parameters())
+        print(f"| {name} | {kind} | {count:,} | {accuracy(test, head)} | {accuracy(train, head)} |", flush=True)
+
     for name, parts in INPUTS.items():
         for hidden in (0, 32):
-            score = fit(train, parts, hidden, model.config)
-            head = f"{hidden} hidden units" if hidden else "linear"
-            print(f"| {name} | {head} | {accuracy(test, score)} | {accuracy(train, score)} |", flush=True)
+            kind = f"{hidden} hidden units" if hidden else "linear"
+            report(name, kind, lambda parts=parts, hidden=hidden: VectorHead(parts, hidden, train))
+    size = model.generator.config.hidden_size
+    report("every token's state", "64 hidden units, no token wrong", lambda: TokenHead(size, False))
+    report("every token's state", "eight attention heads", lambda: TokenHead(size, True))
 
 
 if __name__ == "__main__":
