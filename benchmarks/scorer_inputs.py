@@ -2,12 +2,12 @@
 
 Run:
     python benchmarks/scorer_inputs.py                                # about half an hour on one core
-    python benchmarks/scorer_inputs.py --train 2000 --test 1500
+    python benchmarks/scorer_inputs.py --train 2000 --test 1500 --only "end state" "mean state"
 
 Every chain that `egrm-mini` writes for answers on which its probes do not all agree is run again behind its prompt, which
-gives the hidden state and the log-probability of each token. Heads are trained on training answers of levels 2 to 5 with
-the library's loss (pairs of chains of one group), and asked to choose among the chains of unseen answers where some are
-right and others wrong.
+gives the hidden state and the log-probability of each token; the last state is that of the verdict, the end state that of
+the token which ends the chain. Heads are trained on training answers of levels 2 to 5 with the library's loss (pairs of
+chains of one group), and asked to choose among the chains of unseen answers where some are right and others wrong.
 """
 
 import argparse
@@ -32,6 +32,7 @@ HARD = {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2}
 Chains = list[tuple[dict[str, Tensor], float]]  # of one group: what can be read of each chain, and its quality
 
 INPUTS: dict[str, tuple[str, ...]] = {
+    "end state": ("end",),  # `pooling: last`
     "last state": ("last",),
     "log-probability": ("sum",),
     "log-probability: sum, mean, least; entropy: sum, most; length": ("numbers",),
@@ -62,16 +63,19 @@ def read_chains(model: Any, split: str, seed: int, count: int, mix: dict[int, fl
         if not rows:
             continue
         width = max(map(len, rows))
-        ids = torch.tensor([prompt + row + [0] * (width - len(row)) for row in rows])
+        end = model.task.chain_stop_ids[0]
+        ids = torch.tensor([prompt + row + [end] + [0] * (width - len(row)) for row in rows])
         output = model.generator(ids, output_hidden_states=True)
         logs = output.logits[:, len(prompt) - 1 : -1].log_softmax(-1)
         states, entropy = output.hidden_states[-1][:, len(prompt) :], -(logs.exp() * logs).sum(-1)
         own = logs.gather(-1, ids[:, len(prompt) :, None])[..., 0]
         votes = agreement(model.task, group.candidates)
-        found.append([
-            (described(states[i, : len(row)], own[i, : len(row)], entropy[i, : len(row)]) | {"votes": vote}, chain.quality)
-            for i, (row, chain, vote) in enumerate(zip(rows, chains, votes, strict=True))
-        ])  # fmt: skip
+        group_chains = []
+        for place, (row, chain, vote) in enumerate(zip(rows, chains, votes, strict=True)):
+            length = len(row)
+            inputs = described(states[place, :length], own[place, :length], entropy[place, :length])
+            group_chains.append((inputs | {"end": states[place, length].clone(), "votes": vote}, chain.quality))
+        found.append(group_chains)
     return found
 
 
@@ -212,6 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=int, default=12_000, help="training answers judged")
     parser.add_argument("--test", type=int, default=6_000, help="unseen answers judged")
+    parser.add_argument("--only", nargs="+", default=None, help="inputs to read, by name; all by default")
     arguments = parser.parse_args()
     model = load_mini().eval()
     train = read_chains(model, "train", 77, arguments.train, HARD)
@@ -227,6 +232,8 @@ def main() -> None:
     print("| input | head | parameters | unseen (95 %) | seen |\n|---|---|---|---|---|")
 
     def report(name: str, kind: str, make: Callable[[], nn.Module]) -> None:
+        if arguments.only and name not in arguments.only:
+            return
         torch.manual_seed(0)
         head = fit(make(), train, model.config)
         count = sum(weight.numel() for weight in head.parameters())
