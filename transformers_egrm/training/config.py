@@ -254,8 +254,8 @@ class ScorerStageConfig:
     kind: str = "generator_state"
     """`generator_state`: a head on the generator's own states, for next to nothing. `encoder`: reads prompt and chain."""
     pooling: str = "mean"
-    """Which states kind `generator_state` reads: `mean` over a candidate's tokens, or the one behind its `last`. A slip in the
-    middle of a chain shows in the mean; by the last state the chain has forgotten it."""
+    """Which states kind `generator_state` reads: `mean` over a candidate's tokens, or the one behind its `last`. Behind an end
+    token, where a generator was taught to write nothing, that one says little."""
     encoder: str | None = None
     """Encoder to start from: folder or Hub id. None: a small BERT from scratch, with the sizes below."""
     hidden_size: int = 32
