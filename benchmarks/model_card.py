@@ -1,7 +1,7 @@
 """The model card of the bundled judge, from what `paper_tables.py` measured on it.
 
 Run:
-    python benchmarks/paper_tables.py transformers_egrm/checkpoints/egrm-mini --limit 300 --output tables
+    python benchmarks/paper_tables.py transformers_egrm/checkpoints/egrm-mini --limit 600 --chunk-batches 16 --output tables
     python benchmarks/model_card.py tables/results.json model_cards/egrm-mini.md
 
 No figure is typed by hand, and results of other weights are refused.
