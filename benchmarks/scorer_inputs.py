@@ -44,6 +44,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "mean state, how many chains and probes say the same": ("mean", "votes"),
     "all of them": ("last", "mean", "least", "numbers", "votes"),
 }
+TOKENS = "every token's state"
 
 
 @torch.no_grad()
@@ -216,7 +217,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=int, default=12_000, help="training answers judged")
     parser.add_argument("--test", type=int, default=6_000, help="unseen answers judged")
-    parser.add_argument("--only", nargs="+", default=None, help="inputs to read, by name; all by default")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*INPUTS, TOKENS], metavar="INPUT", help="inputs to read, by name; all by default"
+    )
     arguments = parser.parse_args()
     model = load_mini().eval()
     train = read_chains(model, "train", 77, arguments.train, HARD)
@@ -244,8 +247,8 @@ def main() -> None:
             kind = f"{hidden} hidden units" if hidden else "linear"
             report(name, kind, lambda parts=parts, hidden=hidden: VectorHead(parts, hidden, train))
     size = model.generator.config.hidden_size
-    report("every token's state", "64 hidden units, no token wrong", lambda: TokenHead(size, False))
-    report("every token's state", "eight attention heads", lambda: TokenHead(size, True))
+    report(TOKENS, "64 hidden units, no token wrong", lambda: TokenHead(size, False))
+    report(TOKENS, "eight attention heads", lambda: TokenHead(size, True))
 
 
 if __name__ == "__main__":
