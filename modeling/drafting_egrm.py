@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .prefill_egrm import Prefix
 from .sampling_egrm import Support, warped_support
 from .trees_egrm import Tree
 

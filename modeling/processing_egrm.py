@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
 from .guard_egrm import TextGuard, common_prefix
-from .outputs_egrm import JudgeInputs
+from .judge_values_egrm import JudgeInputs
 from .random_egrm import item_id_of_tokens
 from .records_egrm import JudgeRecord, read_record
 from .templates_egrm import (

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .backbone_egrm import Backbone
 from .drafting_egrm import Drafter, ModelDrafter, NgramDrafter, Warp, early_exit
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import prefill
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .prefill_egrm import prefill
 from .random_egrm import item_id_of_tokens
 from .rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
 from .trees_egrm import tree_refusal

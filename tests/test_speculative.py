@@ -8,10 +8,10 @@ from test_verification import MULTI, SINGLE, chi_square_p_value
 from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import DECODERS, write_custom_generate
-from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.drafting_egrm import NgramDrafter, Warp, early_exit
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_prefill_egrm import positions_of, prefill
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.prefill_egrm import positions_of, prefill
 from transformers_egrm.modeling.rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
 from transformers_egrm.modeling.sampling_egrm import warped_probs, warped_support
 from transformers_egrm.modeling.speculative_egrm import (

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from .backbone_egrm import Backbone
 from .drafting_egrm import Drafter, Proposal, Vocabulary, Warp
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix
 from .errors_egrm import ConfigError
-from .prefill_egrm import Prefix
 from .random_egrm import uniforms
 from .sampling_egrm import Support
 from .trees_egrm import Tree

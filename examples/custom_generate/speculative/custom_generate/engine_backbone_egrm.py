@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from .engine_flops_egrm import CostModel, cost_model
 from .errors_egrm import UnsupportedModelError
-from .flops_egrm import CostModel, cost_model
 from .kernels_egrm import STAR_ATTENTION, fast_linear
 
 
