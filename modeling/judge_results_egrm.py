@@ -1,4 +1,4 @@
-"""Records in, plain results out: what the pipeline and `RewardJudge` share.
+"""Records in, plain results out.
 
 Content never raises here: a record that cannot be judged becomes a result whose `status` and `error` say why. Mistakes
 of the program, such as an unknown option, do raise.
@@ -6,14 +6,13 @@ of the program, such as an unknown option, do raise.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 
-from .configuration_egrm import JudgeOptions
-from .judge_values_egrm import EGRMOutput, Route, Status
+from .judge_values_egrm import Account, EGRMOutput, Route, Status
 from .processing_egrm import EncodedItem
 
 
@@ -66,10 +65,15 @@ class JudgeResult:
     """Tokens those passes wrote."""
     draft_kept: tuple[int, ...] = ()
     """How many of those passes wrote at least i + 1 drafted tokens; empty without drafts."""
+    account: Account | None = None
+    """How the reward came about, where asked for."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as a dict that JSON can hold."""
-        return asdict(self) | {"order": list(self.order), "draft_kept": list(self.draft_kept)}
+        """The fields as a dict that JSON can hold; without `account` where there is none."""
+        names = (field.name for field in fields(self) if field.name != "account")
+        plain = {name: getattr(self, name) for name in names}
+        plain |= {"order": list(self.order), "draft_kept": list(self.draft_kept)}
+        return plain if self.account is None else plain | {"account": self.account.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,44 +112,6 @@ def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | Ju
         return failed_result(record_id, error)
 
 
-def judge_entries(
-    model: Any, processor: Any, entries: Sequence[Entry], *, return_texts: bool = False, **options: Any
-) -> list[JudgeResult]:
-    """Judge a batch; if that fails, each of its records alone, so that no neighbour suffers.
-
-    Args:
-        model: An `EGRMRewardModel`.
-        processor: Its processor.
-        entries: B records, encoded for one verdict space.
-        return_texts: Whether results carry a rationale.
-        **options: Fields of `JudgeOptions`.
-
-    Returns:
-        B results, in order.
-
-    Raises:
-        ConfigError: The options contradict the checkpoint or the verdict space.
-        UnsupportedModelError: The generator cannot do what the options ask for.
-    """
-    if not entries:
-        return []
-    seed = options.get("seed", JudgeOptions.seed)
-    try:
-        inputs = processor.collate([entry.item for entry in entries])
-        output = model.judge(inputs, return_texts=return_texts, **options)
-        return results_of(entries, output, seed)
-    except Exception as error:
-        raise_if_programs(error)
-        if len(entries) == 1:
-            return [failed_result(entries[0].record_id, error, entries[0].item, seed=seed)]
-    # Outside the handler: an exception keeps the frames of the failed batch alive, and memory may be what was missing.
-    return [
-        result
-        for entry in entries
-        for result in judge_entries(model, processor, [entry], return_texts=return_texts, **options)
-    ]
-
-
 def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[JudgeResult]:
     """The rows of a judgement as plain values.
 
@@ -159,6 +125,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
     """
     columns = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in output.items()}
     drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
+    accounts = columns.get("accounts") or [None] * len(entries)
     results = []
     for row, entry in enumerate(entries):
         status, item = Status(columns["statuses"][row]), entry.item
@@ -183,23 +150,27 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
                 draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),
+                account=accounts[row],
             )
         )
     return results
 
 
 def failed_result(
-    record_id: str | int | None, error: Exception | str, item: EncodedItem | None = None, *, seed: int | None = None
-) -> JudgeResult:
+    record_id: str | int | None, error: Exception | Status | str, item: EncodedItem | None = None, *,
+    seed: int | None = None,
+) -> JudgeResult:  # fmt: skip
     """The result of a record that was not judged.
 
     Args:
         record_id: The caller's id.
-        error: What went wrong; a `PromptTooLongError` has a status of its own.
+        error: What went wrong, or the status itself; a `PromptTooLongError` has a status of its own.
         item: Its judge prompts, if it got that far.
         seed: Seed of its random numbers, if it got that far.
     """
-    too_long = _is_a(error, {"PromptTooLongError"})
+    status = Status.TOO_LONG if _is_a(error, {"PromptTooLongError"}) else Status.ERROR
+    if isinstance(error, Status):
+        status, error = error, _REASONS[error]
     return JudgeResult(
         id=record_id,
         reward=None,
@@ -207,7 +178,7 @@ def failed_result(
         consensus=None,
         consensus_is_bound=False,
         route=None,
-        status=_word(Status.TOO_LONG if too_long else Status.ERROR),
+        status=_word(status),
         tokens=0,
         truncated=item is not None and item.truncated_tokens > 0,
         truncated_tokens=0 if item is None else item.truncated_tokens,
@@ -257,7 +228,6 @@ __all__ = [
     "JudgeResult",
     "encode_record",
     "failed_result",
-    "judge_entries",
     "raise_if_programs",
     "results_of",
 ]

@@ -5,13 +5,17 @@ M probes of a prompt, K chains of an item, N chains in all, T prompt tokens, L n
 C verdicts of the space, P prefix length in the cache, D head dimension.
 """
 
-from dataclasses import dataclass, fields, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
+from typing import Any, Protocol, SupportsIndex, overload
 
 import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
+from .engine_protocol_egrm import Body, Engine, PromptRows, Tensors
 from .verdicts_egrm import JudgeTask
 
 
@@ -32,27 +36,37 @@ class Status(IntEnum):
     ERROR = 4
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """Mixin of frozen stage dataclasses: move every tensor field at once."""
+class Judge(Protocol):
+    """What the stages need of a model."""
 
-    def to(self, device: torch.device | str):
-        """A copy with all tensor fields on `device`."""
-        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, **moved)
+    @property
+    def engine(self) -> Engine:
+        """What writes."""
+        ...
+
+    @property
+    def state_pooling(self) -> str | None:
+        """What the scorer reads of the generator's hidden states, one of `POOLINGS`; None where it reads texts."""
+        ...
+
+    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
+        """N texts, control tokens spelled out or left out."""
+        ...
+
+    def score_candidates(
+        self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
+    ) -> tuple[Tensor, list[float]]:
+        """[N] float32 scores in [0, 1] of N candidates, and the operations each took."""
+        ...
 
 
-@dataclass(frozen=True)
-class JudgeInputs(Tensors):
+@dataclass(frozen=True, kw_only=True)
+class JudgeInputs(PromptRows):
     """Judge prompts as token ids, without the mode suffix: `EGRMProcessor` makes them, `EGRMRewardModel.judge` reads them.
 
     Rows are prompts, left-padded. An item judged in both orders has two consecutive rows.
     """
 
-    input_ids: Tensor
-    """[R, T] int64, left-padded."""
-    attention_mask: Tensor
-    """[R, T] int64, 1 on tokens, 0 on padding."""
     item_index: Tensor
     """[R] int64, the item each row belongs to, ascending from 0 to B - 1."""
     swapped: Tensor
@@ -61,10 +75,6 @@ class JudgeInputs(Tensors):
     """[B] int64, the key of each item's random numbers."""
     task: JudgeTask
     """Verdict space and the token ids of the judge's turn."""
-    shared_tokens: Tensor
-    """[R] int64, how many leading tokens a row shares with all rows of its `group_index`; 0 shares nothing."""
-    group_index: Tensor
-    """[R] int64, the question each row belongs to, ascending."""
     references: tuple[str | None, ...] | None = None
     """[B] reference answers of `free` verdicts."""
     truncated_tokens: tuple[int, ...] | None = None
@@ -75,21 +85,35 @@ class JudgeInputs(Tensors):
         """B."""
         return self.item_ids.shape[0]
 
-    def item(self, index: int) -> "JudgeInputs":
-        """One item alone, without what other items' lengths padded it with, sharing nothing."""
-        rows = (self.item_index == index).nonzero()[:, 0]
+    def rows_of(self, items: Sequence[int]) -> Tensor:
+        """[n] int64, the rows of some items, item by item."""
+        return torch.cat([(self.item_index == item).nonzero()[:, 0] for item in items])
+
+    def select(self, items: Sequence[int]) -> "JudgeInputs":
+        """Some items, in the order given, without padding that none of them needs."""
+        rows = self.rows_of(items)
         width = int(self.attention_mask[rows].sum(-1).max())
+        places = {item: place for place, item in enumerate(items)}
         return replace(
             self,
             input_ids=self.input_ids[rows, -width:],
             attention_mask=self.attention_mask[rows, -width:],
-            item_index=torch.zeros_like(rows),
+            item_index=torch.tensor([places[item] for item in self.item_index[rows].tolist()], device=rows.device),
             swapped=self.swapped[rows],
-            item_ids=self.item_ids[index : index + 1],
-            shared_tokens=torch.zeros_like(rows),
-            group_index=torch.zeros_like(rows),
-            references=None if self.references is None else (self.references[index],),
-            truncated_tokens=None if self.truncated_tokens is None else (self.truncated_tokens[index],),
+            item_ids=self.item_ids[list(items)],
+            shared_tokens=self.shared_tokens[rows],
+            group_index=self.group_index[rows],
+            references=None if self.references is None else tuple(self.references[item] for item in items),
+            truncated_tokens=None
+            if self.truncated_tokens is None
+            else tuple(self.truncated_tokens[item] for item in items),
+        )
+
+    def item(self, index: int) -> "JudgeInputs":
+        """One item alone, sharing nothing."""
+        alone = self.select([index])
+        return replace(
+            alone, shared_tokens=torch.zeros_like(alone.item_index), group_index=torch.zeros_like(alone.item_index)
         )
 
 
@@ -108,6 +132,92 @@ class Consensus(Tensors):
     """[B] int64, `Route` of each item."""
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """One text the long path may choose."""
+
+    text: str
+    verdict: int | None
+    """In the item's own order; None where the text states none."""
+    prompt: int
+    """Which of the item's prompts it answers."""
+    is_chain: bool
+    """False for a reused probe."""
+    mean_log_prob: float = math.nan
+    """Mean log-probability of its tokens at temperature 1, in nats; NaN for a probe or where not asked for."""
+    score: float = math.nan
+    """The scorer's, in [0, 1]; NaN where none was asked."""
+    state: Tensor | None = field(default=None, compare=False, repr=False)
+    """[H] the generator's hidden states, pooled over its tokens, where the scorer reads states."""
+
+
+@dataclass(frozen=True)
+class ProbeVote:
+    """What one probe said."""
+
+    prompt: int
+    """Which of the item's prompts it answers."""
+    temperature: float
+    top_p: float
+    verdict: int | None
+    """In the item's own order; None where it states none, or was stopped early."""
+    text: str | None
+    """What it wrote; None where it was stopped early."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """How one reward came about, where that was asked for."""
+
+    stage: str
+    """What answered: `probes` or `chains`."""
+    labels: tuple[str, ...]
+    """Text of each verdict id below."""
+    probes: tuple[ProbeVote, ...] = ()
+    """Sampled probes, prompt by prompt, the ladder's rungs in order."""
+    verdict_probs: tuple[tuple[float, ...], ...] = ()
+    """Per rung of the ladder, the exact probability of each verdict, averaged over both orders; where it was computed."""
+    probe_verdict: int | None = None
+    """What the probes agreed on most; None where none stated a verdict, or none was asked for."""
+    probe_tokens: int = 0
+    """New tokens of the probes."""
+    probe_flops: float = 0.0
+    """Operations of prompt and probes: what the item would have cost on the short path."""
+    candidates: tuple[Candidate, ...] = ()
+    """What the long path had to choose from: reused probes first, then chains."""
+    chosen: int | None = None
+    """Which of the candidates was believed."""
+    scorer_prompts: tuple[str, ...] = ()
+    """Each of the item's prompts as a scorer that reads texts is shown it, where the item went on."""
+    prefill_tokens: int = 0
+    """Prompt tokens run for the item."""
+    new_tokens: int = 0
+    """Tokens sampled for the item."""
+    flops: float = 0.0
+    """Floating-point operations of generator and scorer, estimated."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The account as plain data that JSON can hold: verdicts as labels, numbers that are not finite as None."""
+
+        def plain(value: Any) -> Any:
+            if is_dataclass(value):
+                shown = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in _INTERNAL}
+                if "verdict" in shown:
+                    shown["verdict"] = self._label(shown["verdict"])
+                return shown
+            if isinstance(value, tuple):
+                return [plain(part) for part in value]
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        return plain(self) | {"probe_verdict": self._label(self.probe_verdict)}
+
+    def _label(self, verdict: int | None) -> str | None:
+        return None if verdict is None else self.labels[verdict]
+
+
+_INTERNAL = ("state", "scorer_prompts")  # not for a reader
+
+
 @dataclass
 class EGRMOutput(ModelOutput):
     """The judgement of B items."""
@@ -122,14 +232,14 @@ class EGRMOutput(ModelOutput):
     """[B] bool, True where early stop left probes unread."""
     routes: Tensor | None = None
     """[B] int64, `Route`."""
+    prompt_item_index: Tensor | None = None
+    """[R] int64, the item of each prompt, for what has a row per prompt."""
     probe_verdicts: Tensor | None = None
-    """[R, M] int64 verdict ids in the item's own order, masked by `probe_parsed`; None with exact consensus."""
+    """[R, M] int64 verdict ids in the item's own order, masked by `probe_parsed`; None where no item drew any."""
     probe_parsed: Tensor | None = None
     """[R, M] bool."""
     verdict_probs: Tensor | None = None
     """[B, C] float32, ladder-averaged exact verdict distribution; None where it was not computed."""
-    verdict_mass: Tensor | None = None
-    """[B] float32, unrestricted probability of the verdict space's tokens; NaN where unknown."""
     chain_scores: Tensor | None = None
     """[N] float32 in [0, 1], scores of the long path's candidates; NaN where none was asked."""
     chain_item_index: Tensor | None = None
@@ -153,6 +263,79 @@ class EGRMOutput(ModelOutput):
     """[B] verdicts as text; None where there is none."""
     rationales: list[str | None] | None = None
     """[B] text of the chosen candidate where asked for."""
+    accounts: list[Account | None] | None = None
+    """[B] how each reward came about, where asked for."""
 
 
-__all__ = ["Consensus", "EGRMOutput", "JudgeInputs", "Route", "Status", "Tensors"]
+@dataclass(frozen=True)
+class LongItem:
+    """One item on its way to the long path, with all it needs, independent of its batch."""
+
+    task: JudgeTask
+    item_id: int
+    bodies: tuple[Body, ...]
+    """Its prompts (one, or two orders) without the mode suffix."""
+    prompt_texts: tuple[str, ...]
+    """As the scorer reads them; empty where it reads no text."""
+    swapped: tuple[bool, ...]
+    reference: str | None
+    answers: dict[str, int]
+    """Ids of the `free` answers of its reused probes."""
+    probes: tuple[Candidate, ...]
+    """Reused probes that state a verdict."""
+    deadline: float
+    """`time.monotonic()` at which the item is given up."""
+    short: EGRMOutput
+    """The item's short stage: one row of each field."""
+
+
+class LongItems(tuple[LongItem, ...]):
+    """Items waiting for the long path. They may be pooled across batches."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def concat(parts: "Sequence[LongItems]") -> "LongItems":
+        """One pool of all parts, in order."""
+        return LongItems(item for part in parts for item in part)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> LongItem: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> "LongItems": ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> "LongItem | LongItems":
+        """An item, or for a slice a pool."""
+        if isinstance(index, slice):
+            return LongItems(super().__getitem__(index))
+        return super().__getitem__(index)
+
+
+@dataclass(frozen=True)
+class ShortStage:
+    """What the probes decided about B items."""
+
+    output: EGRMOutput
+    """Final for every item but those of `long_index`, whose rewards are NaN."""
+    waiting: LongItems
+    long_index: tuple[int, ...]
+    """Positions of the waiting items among the B."""
+
+    def long_items(self) -> LongItems:
+        """The items that need the long path, in the order of `long_index`."""
+        return self.waiting
+
+
+__all__ = [
+    "Account",
+    "Candidate",
+    "Consensus",
+    "EGRMOutput",
+    "Judge",
+    "JudgeInputs",
+    "LongItem",
+    "LongItems",
+    "ProbeVote",
+    "Route",
+    "ShortStage",
+    "Status",
+]

@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
-from .guard_egrm import TextGuard, common_prefix
+from .guard_egrm import TextGuard
 from .judge_values_egrm import JudgeInputs
+from .prompt_groups_egrm import common_prefix, find_groups
 from .random_egrm import item_id_of_tokens
 from .records_egrm import JudgeRecord, read_record
 from .templates_egrm import (
@@ -123,7 +123,7 @@ class EGRMProcessor(ProcessorMixin):
             records: One record or several; see `read_record` for their keys.
             space: Verdict space of all of them, the processor's by default.
             rubric: Rubric of those that bring none.
-            groups: Per record, the question it belongs to, ascending; see `collate`.
+            groups: Per record, the question it belongs to; see `collate`.
 
         Raises:
             InputError: A record cannot be judged as it is.
@@ -192,11 +192,11 @@ class EGRMProcessor(ProcessorMixin):
         Args:
             items: B of them, judged in the same verdict space.
             task: Their task, by default the first item's.
-            groups: Per item, the question it belongs to, ascending; items of one question share its leading tokens.
-                By default every item is a question of its own.
+            groups: Per item, the question it belongs to; items of one question share its leading tokens. By default
+                found: items whose prompts begin alike share what they have in common.
 
         Raises:
-            InputError: There is no item, their verdict spaces differ, or the groups are not ascending.
+            InputError: There is no item, their verdict spaces differ, or there is not one group for each.
         """
         if not items:
             raise InputError("A batch needs at least one item, got none.")
@@ -207,12 +207,9 @@ class EGRMProcessor(ProcessorMixin):
                     f"The items of a batch share one verdict space, got {item.task.space} beside {task.space}.",
                     "Make a batch per verdict space.",
                 )
-        groups = range(len(items)) if groups is None else groups
-        if len(groups) != len(items) or any(a > b for a, b in pairwise(groups)):
-            raise InputError(
-                f"`groups` needs one ascending number per item ({len(items)}), got {list(groups)}.",
-                "Sort the items by question.",
-            )
+        groups = find_groups([item.prompts[0] for item in items]) if groups is None else groups
+        if len(groups) != len(items):
+            raise InputError(f"`groups` needs one number per item ({len(items)}), got {list(groups)}.")
         rows = [prompt for item in items for prompt in item.prompts]
         item_index = [index for index, item in enumerate(items) for _ in item.prompts]
         numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}

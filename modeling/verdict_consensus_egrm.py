@@ -34,64 +34,44 @@ def count_votes(verdicts: Tensor, counted: Tensor, row_item: Tensor, num_items: 
     return counts.view(num_items, num_verdicts)
 
 
-def num_voters(row_item: Tensor, num_items: int, num_probes: int) -> Tensor:
-    """[B] int64, probes of each item: M for one prompt, 2M for a pair in both orders."""
-    return torch.bincount(row_item, minlength=num_items) * num_probes
-
-
-def vote(counts: Tensor, total: Tensor, tolerance: int = 0) -> tuple[Tensor, Tensor]:
+def vote(counts: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     """The most frequent verdict and its share.
 
     Args:
         counts: [B, C] int64.
         total: [B] int64, probes drawn: those without a verdict count here, never as agreement.
-        tolerance: Ordinal verdicts only: neighbours at most this far away support a verdict.
 
     Returns:
-        Verdict ids [B] int64 (ties: the verdict with more votes of its own, then the lowest id), and agreement [B]
-        float32 in [0, 1], 0 where nobody voted.
+        Verdict ids [B] int64 (ties: the lowest id), and agreement [B] float32 in [0, 1], 0 where no one voted.
     """
-    # A verdict nobody gave cannot win, however many neighbours it has.
-    support = torch.where(counts > 0, count_neighbours(counts, tolerance), 0)
-    rank = support * (counts.shape[-1] * int(total.max()) + 1) + counts
-    verdicts = first_argmax(rank)
-    share = support.gather(-1, verdicts[:, None])[:, 0].float() / total.clamp_min(1).float()
-    return verdicts, share
+    verdicts = first_argmax(counts)
+    return verdicts, counts.gather(-1, verdicts[:, None])[:, 0].float() / total.clamp_min(1).float()
 
 
-def count_neighbours(counts: Tensor, tolerance: int) -> Tensor:
-    """[B, C] int64: votes for each verdict and for its neighbours at most `tolerance` away."""
-    reach = min(tolerance, counts.shape[-1] - 1)
-    return torch.nn.functional.pad(counts, (reach, reach)).unfold(-1, 2 * reach + 1, 1).sum(-1)
-
-
-def choose_route(agreement: Tensor, threshold: float) -> Tensor:
-    """[B] int64 `Route`: short where somebody agreed and the share reaches tau."""
+def choose_route(agreement: Tensor, threshold: float | Tensor) -> Tensor:
+    """[B] int64 `Route`: short where somebody agreed and the share reaches tau (one for all, or [B])."""
     short = (agreement >= threshold - _SLACK) & (agreement > 0)
     return torch.where(short, int(Route.SHORT), int(Route.LONG))
 
 
-def sampled_consensus(
-    counts: Tensor, unread: Tensor, total: Tensor, threshold: float, tolerance: int = 0
-) -> Consensus:
+def sampled_consensus(counts: Tensor, unread: Tensor, total: Tensor, threshold: float | Tensor) -> Consensus:
     """Vote and route of sampled probes.
 
     Args:
         counts: [B, C] int64.
         unread: [B] int64, probes stopped early.
         total: [B] int64, probes started.
-        threshold: tau.
-        tolerance: As in `vote`.
+        threshold: tau, one for all or [B].
     """
-    verdicts, agreement = vote(counts, total, tolerance)
+    verdicts, agreement = vote(counts, total)
     routes = choose_route(agreement, threshold)
     # On the long path what was not read could have agreed with anything: the bound is from above.
-    most = (count_neighbours(counts, tolerance).amax(-1) + unread).float() / total.clamp_min(1).float()
+    most = (counts.amax(-1) + unread).float() / total.clamp_min(1).float()
     agreement = torch.where((routes == Route.LONG) & (unread > 0), most, agreement)
     return Consensus(verdicts, agreement, unread > 0, routes)
 
 
-def exact_consensus(probs: Tensor, threshold: float) -> Consensus:
+def exact_consensus(probs: Tensor, threshold: float | Tensor) -> Consensus:
     """Vote and route of an exact, ladder-averaged verdict distribution [B, C]."""
     verdicts = first_argmax(probs)
     agreement = probs.gather(-1, verdicts[:, None])[:, 0].float()
@@ -102,21 +82,23 @@ def exact_consensus(probs: Tensor, threshold: float) -> Consensus:
     )
 
 
-def is_decided(counts: Tensor, remaining: Tensor, total: Tensor, threshold: float, stop_long: bool) -> Tensor:
+def is_decided(
+    counts: Tensor, remaining: Tensor, total: Tensor, threshold: float | Tensor, stop_long: bool | Tensor
+) -> Tensor:
     """Whether the probes still running can no longer change route or verdict.
 
     Args:
         counts: [B, C] int64, verdicts of finished probes.
         remaining: [B] int64, probes still running.
         total: [B] int64, all probes.
-        threshold: tau.
-        stop_long: Whether a certain long path is reason to stop (not when probes are candidates there).
+        threshold: tau, one for all or [B].
+        stop_long: Whether a certain long path is reason to stop (not when probes are candidates there), likewise.
 
     Returns:
         [B] bool.
     """
     best = counts.amax(-1)
-    # The runner-up may be a verdict nobody has given yet, so it starts from at least 0.
+    # The runner-up may be a verdict no one has given yet, so it starts from at least 0.
     rivals = counts.clone()
     rivals.scatter_(-1, first_argmax(counts)[:, None], 0)
     wins = best > rivals.amax(-1) + remaining
@@ -135,12 +117,10 @@ def first_argmax(values: Tensor) -> Tensor:
 
 __all__ = [
     "choose_route",
-    "count_neighbours",
     "count_votes",
     "exact_consensus",
     "first_argmax",
     "is_decided",
-    "num_voters",
     "sampled_consensus",
     "vote",
 ]

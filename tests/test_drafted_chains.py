@@ -169,7 +169,7 @@ def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
         ({"draft_length": 0}, "an integer >= 1"),
         ({"drafting": "ngram", "num_drafts": 2}, "all alike"),
         ({"drafting": "layers", "verification": "bv", "num_drafts": 2}, "md_bv"),
-        ({"drafting": "layers", "decoder": "expand"}, "behind one prompt"),
+        ({"drafting": "layers", "decoder": "expand"}, "after one prompt"),
     ],
 )
 def test_an_option_of_drafting_out_of_range_says_what_it_should_be(setting, expected):

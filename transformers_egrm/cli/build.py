@@ -11,7 +11,7 @@ from rich.table import Table
 
 from transformers_egrm.cli.judging import rubric_text
 from transformers_egrm.cli.loading import ModelError, load_encoder, load_generator
-from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, as_config_fields, with_judge_options
+from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, with_judge_options
 from transformers_egrm.cli.summary import message_console
 
 
@@ -91,7 +91,7 @@ def build(
         max_prompt_tokens=max_prompt_tokens, truncation=truncation,
     )  # fmt: skip
     model = EGRMRewardModel.from_components(
-        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **as_config_fields(judging),
+        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **judging,
         draft=None if draft is None else load_generator(draft, dtype=dtype)[0],
     )  # fmt: skip
     _save(model, folder)

@@ -111,7 +111,7 @@ def workload_of(model: EGRMRewardModel, options: JudgeOptions, **lengths: Any) -
     return Workload(
         short_suffix_tokens=len(task.short_suffix_ids),
         long_suffix_tokens=len(task.long_suffix_ids),
-        num_probes=options.num_probes,
+        num_probes=options.num_probes or len(options.temperatures),
         num_chains=options.num_chains,
         probe_columns=None if trie is None else len(trie.columns),
         **lengths,

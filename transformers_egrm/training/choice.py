@@ -11,8 +11,8 @@ from torch import Tensor
 
 from transformers_egrm.evaluation.metrics import auroc, pairwise_accuracy, wilson
 from transformers_egrm.modeling.judge_long_egrm import first_best
+from transformers_egrm.modeling.judge_scorer_egrm import encode_pairs
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.scorer_egrm import encode_pairs
 from transformers_egrm.training.candidates import Group
 
 

@@ -1,16 +1,19 @@
 """The judge at the start of a run, between its stages, and at its end: components, checkpoint, batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, set_seed
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_values_egrm import JudgeInputs
+from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
 from transformers_egrm.modeling.random_egrm import item_id_of_tokens
@@ -156,35 +159,51 @@ def make_judge(
     return model.to(PartialState().device)
 
 
-def batches(
-    processor: EGRMProcessor, items: Sequence[TrainingItem], batch_size: int
-) -> Iterator[tuple[list[int], JudgeInputs]]:
-    """Items as judge inputs, batches of similar lengths.
+def judge_items(
+    model: EGRMRewardModel, items: Sequence[TrainingItem], batch_size: int, *, progress: str | None = None,
+    explain: bool = True, states: str | None = None, **options: Any,
+) -> list[JudgeResult]:  # fmt: skip
+    """Judge encoded examples; several processes share the work and all get the whole result.
 
     Args:
-        processor: That encoded them.
+        model: The judge.
         items: Encoded examples.
         batch_size: Most items of a batch.
+        progress: What a progress bar is called; None: none.
+        explain: Whether results carry their accounts.
+        states: Which hidden states their candidates carry, as in `Scheduler`.
+        **options: Fields of `JudgeOptions`.
 
-    Yields:
-        The items' indices, and their prompts.
+    Returns:
+        One result per item, in order.
     """
-    order = sorted(range(len(items)), key=lambda index: len(items[index].prompt_ids))
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        yield chosen, processor.collate([_encoded(processor, items[index]) for index in chosen])
+    state = PartialState()
+    mine = range(state.process_index, len(items), state.num_processes)
+    scheduler = Scheduler(model, batch_size=batch_size, explain=explain, states=states, **options)
+    by_length = sorted(mine, key=lambda index: len(items[index].prompt_ids))
+    indices = {scheduler.submit_entry(_entry(model.processor, items[index])): index for index in by_length}
+    found: list[tuple[int, JudgeResult]] = []
+    model.eval()
+    with tqdm(total=len(mine), unit="example", desc=progress, disable=progress is None) as bar:
+        while scheduler.step(flush=True):
+            done = scheduler.take()
+            found += [(indices[ticket], result) for ticket, result in done]
+            bar.update(len(done))
+    everyone = found if state.num_processes == 1 else gather_object(found)
+    return [result for _, result in sorted(everyone, key=lambda pair: pair[0])]
 
 
-def _encoded(processor: EGRMProcessor, item: TrainingItem) -> EncodedItem:
+def _entry(processor: EGRMProcessor, item: TrainingItem) -> Entry:
     prompt = tuple(item.prompt_ids)
-    return EncodedItem(
+    encoded = EncodedItem(
         prompts=(prompt,), swapped=(False,), item_id=item_id_of_tokens(prompt), shared_tokens=0, truncated_tokens=0,
         reference=None, task=processor.task(),
     )  # fmt: skip
+    return Entry(None, encoded)
 
 
 __all__ = [
-    "batches",
+    "judge_items",
     "judge_options",
     "load_generator",
     "make_judge",

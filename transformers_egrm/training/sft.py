@@ -324,7 +324,7 @@ def _route(shop: Workshop, before: str, stage: str, seed: int) -> None:
     run, config = shop.run, shop.run.config.routing
     generator, processor = shop.generator(before)
     model = make_judge(generator, processor, run.config.judge)
-    threshold = model.config.consensus_threshold if config.threshold is None else config.threshold
+    threshold = model.config.judge_options().consensus_threshold if config.threshold is None else config.threshold
     routed = route_examples(model, shop.train_examples, shop.train_items, config, seed=seed, progress=shop.progress)
     summary = summarise(routed, threshold)
     if run.is_main:
