@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .drafting_egrm import Warp
+from .draft_generate_egrm import DraftSource, draft_warp, drafter_starter, make_plan
+from .draft_loop_egrm import Rows, SpeculationPlan, speculate
+from .draft_sources_egrm import Warp
+from .draft_tree_egrm import tree_refusal
 from .engine_backbone_egrm import Backbone
 from .engine_flops_egrm import CostModel
 from .engine_local_egrm import StarPrompts
@@ -16,9 +19,6 @@ from .engine_protocol_egrm import Branches, Drafted, Drawn
 from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .judge_options_egrm import DraftingOptions
-from .rounds_egrm import Rows, SpeculationPlan, speculate
-from .speculative_egrm import DraftSource, draft_warp, drafter_starter, make_plan
-from .trees_egrm import tree_refusal
 
 
 TRIAL_TOKENS = 24  # of every branch, both ways, to tell which is faster

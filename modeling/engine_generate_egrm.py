@@ -14,9 +14,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from .engine_backbone_egrm import Backbone
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Branches, PromptRows
+from .engine_random_egrm import item_id_of_tokens
 from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError
-from .random_egrm import item_id_of_tokens
 
 
 @torch.no_grad()

@@ -14,8 +14,8 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from .engine_backbone_egrm import Backbone
+from .engine_kernels_egrm import PrefixLayer, SharedPrefix
 from .engine_protocol_egrm import PromptRows
-from .kernels_egrm import PrefixLayer, SharedPrefix
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .engine_protocol_egrm import Branches, Decide, Drawn
+from .engine_random_egrm import uniforms
+from .engine_sampling_egrm import draw
 from .engine_steps_egrm import Stepper
 from .engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
-from .random_egrm import uniforms
-from .sampling_egrm import draw
 
 
 class BranchSampler:

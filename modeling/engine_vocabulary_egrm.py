@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .engine_sampling_egrm import warped_probs
 from .errors_egrm import ConfigError
-from .sampling_egrm import warped_probs
 
 
 @dataclass(frozen=True)

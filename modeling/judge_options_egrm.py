@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from .draft_verification_egrm import METHODS, rule_of
 from .errors_egrm import ConfigError
-from .verification_egrm import METHODS, rule_of
 
 
 DECODERS = ("auto", "star", "expand", "first_token")

@@ -15,11 +15,14 @@ from transformers.utils import ModelOutput
 
 from .configuration_egrm import EGRMConfig
 from .draft_chains_egrm import ChainDrafts
+from .draft_generate_egrm import DraftSource
+from .draft_generate_egrm import generate as generate_speculatively
 from .engine_backbone_egrm import Backbone
 from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Engine, need_abilities
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
 from .hub_components_egrm import check_vocabulary, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
@@ -32,9 +35,6 @@ from .judge_short_egrm import check_task, judge_short, needed_abilities
 from .judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Route, ShortStage, Status
 from .processing_egrm import EGRMProcessor
 from .prompt_groups_egrm import common_prefix, find_groups
-from .random_egrm import item_id_of_tokens
-from .speculative_egrm import DraftSource
-from .speculative_egrm import generate as generate_speculatively
 from .verdicts_egrm import JudgeTask
 
 
@@ -442,7 +442,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
                 arguments are then those of `engine_generate_egrm.generate`, among them `top_ps` and `seed`.
             **kwargs: As in `GenerationMixin.generate`; with `draft_model`, `draft_layers` or `draft_ngram` as in
-                `speculative_egrm.generate`, which writes with the same law in fewer passes.
+                `draft_generate_egrm.generate`, which writes with the same law in fewer passes.
         """
         generator: Any = self.generator
         generator.generation_config = self.generation_config

@@ -14,7 +14,9 @@ from transformers_egrm.modeling.draft_chains_egrm import ChainDrafts
 from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_local_egrm import LocalEngine
 from transformers_egrm.modeling.engine_protocol_egrm import Engine, need_abilities
+from transformers_egrm.modeling.engine_random_egrm import uniforms
 from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
 from transformers_egrm.modeling.engine_trials_egrm import star_refusal
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
 from transformers_egrm.modeling.judge_long_egrm import deliberate
@@ -28,8 +30,6 @@ from transformers_egrm.modeling.judge_short_egrm import (
     orders_of,
 )
 from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, ShortStage
-from transformers_egrm.modeling.random_egrm import uniforms
-from transformers_egrm.modeling.sampling_egrm import warped_probs
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace
 
 

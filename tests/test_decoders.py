@@ -30,13 +30,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_local_egrm import LocalEngine
 from transformers_egrm.modeling.engine_prefill_egrm import prefill
+from transformers_egrm.modeling.engine_random_egrm import uniforms
 from transformers_egrm.modeling.engine_steps_egrm import StarStepper
 from transformers_egrm.modeling.engine_trials_egrm import continues_in_chunks, star_refusal
 from transformers_egrm.modeling.engine_vocabulary_egrm import VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
 from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.random_egrm import uniforms
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 

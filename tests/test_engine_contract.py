@@ -18,9 +18,9 @@ from transformers_egrm.modeling.draft_chains_egrm import ChainDrafts
 from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_local_egrm import LocalEngine
 from transformers_egrm.modeling.engine_protocol_egrm import ABILITIES, Branches, Drawn, PromptRows, need_abilities
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
 from transformers_egrm.modeling.errors_egrm import UnsupportedModelError
-from transformers_egrm.modeling.sampling_egrm import warped_probs
 
 
 SUFFIX, OTHER_SUFFIX = (7, 8), (9, 10, 11)

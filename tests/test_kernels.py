@@ -6,8 +6,8 @@ from tiny import tiny_generator
 
 from transformers_egrm.modeling import engine_backbone_egrm
 from transformers_egrm.modeling.engine_backbone_egrm import FAST_HIDDEN_SIZE, Backbone
+from transformers_egrm.modeling.engine_kernels_egrm import fast_linear, onednn_linear_works
 from transformers_egrm.modeling.engine_prefill_egrm import positions_of
-from transformers_egrm.modeling.kernels_egrm import fast_linear, onednn_linear_works
 
 
 @pytest.mark.parametrize("hidden_size", [32, FAST_HIDDEN_SIZE])

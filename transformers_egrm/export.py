@@ -12,7 +12,7 @@ from transformers_egrm.modeling import engine_generate_egrm
 
 _SOURCES = Path(engine_generate_egrm.__file__).parent
 # Repositories under examples/custom_generate, and the model file that holds the `generate` of each.
-DECODERS = {"ladder": "engine_generate_egrm", "speculative": "speculative_egrm"}
+DECODERS = {"ladder": "engine_generate_egrm", "speculative": "draft_generate_egrm"}
 _IMPORT = re.compile(r"^from \.(\w+) import", re.MULTILINE)
 
 

@@ -14,7 +14,8 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from .engine_backbone_egrm import Backbone
-from .kernels_egrm import PrefixLayer, SharedPrefix
+from .engine_kernels_egrm import PrefixLayer, SharedPrefix
+from .engine_protocol_egrm import PromptRows
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def prefill(
 
 
 def extend(backbone: Backbone, prefix: Prefix, input_ids: Tensor, valid: Tensor) -> tuple[Prefix, Tensor]:
-    """Run more tokens behind a prefix.
+    """Run more tokens after a prefix.
 
     Args:
         backbone: The generator.
@@ -223,71 +224,83 @@ def extend_all(backbone: Backbone, prefix: Prefix, suffix: Sequence[int]) -> Pre
     return extend(backbone, prefix, ids, torch.ones_like(ids, dtype=torch.bool))[0]
 
 
-def prefill_groups(
-    backbone: Backbone,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    shared: Tensor,
-    group_index: Tensor,
-    suffix: Sequence[int],
-) -> tuple[Prefix, Tensor, list[int]]:
-    """Run prompts that begin alike: the common tokens of a group once, then what is each prompt's own.
+def prefill_groups(backbone: Backbone, prompts: PromptRows, suffix: Sequence[int]) -> tuple[Prefix, Tensor, list[int]]:
+    """Run prompts of which some begin alike: the common tokens of each group once, then what is each prompt's own.
+
+    However many groups there are, it takes three passes at most: all common tokens, all that follows them, and the
+    prompts that share nothing.
 
     Args:
         backbone: The generator.
-        input_ids: [R, T] int64, left-padded.
-        attention_mask: [R, T], 1 on tokens.
-        shared: [R] int64, leading tokens a prompt has in common with its whole group.
-        group_index: [R] int64, ascending.
+        prompts: R prompts and their groups.
         suffix: Token ids appended to every prompt.
 
     Returns:
         As `prefill`, and [R] tokens that were run for each prompt, common ones for the first of their group.
     """
-    lengths, groups = attention_mask.sum(-1).tolist(), group_index.tolist()
-    segments: list[tuple[int, int, int]] = []  # first row, row behind the last, common tokens
-    for group in dict.fromkeys(groups):
-        start = groups.index(group)
-        end = start + groups.count(group)
-        # Each prompt keeps a token of its own, or nobody would know the hidden state at its end.
-        common = min(int(shared[start:end].min()), min(lengths[start:end]) - 1) if end - start > 1 else 0
-        if segments and common == segments[-1][2] == 0:
-            start = segments.pop()[0]
-        segments.append((start, end, common))
-    parts, tokens_run = [], []
-    for start, end, common in segments:
-        width = max(lengths[start:end])
-        ids, mask = input_ids[start:end, -width:], attention_mask[start:end, -width:]
-        run = _prefill_alike(backbone, ids, mask, suffix, common) if common else prefill(backbone, ids, mask, suffix)
-        parts.append(run)
-        tokens_run += [length - common + len(suffix) for length in lengths[start:end]]
-        tokens_run[start] += common
-    return Prefix.concat([prefix for prefix, _ in parts]), torch.cat([hidden for _, hidden in parts]), tokens_run
+    lengths, groups = prompts.attention_mask.sum(-1).tolist(), prompts.group_index.tolist()
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    common = [0] * len(lengths)
+    shared = prompts.shared_tokens.tolist()
+    for rows in members.values():
+        if len(rows) > 1:
+            # Each prompt keeps a token of its own, or no one would know the hidden state at its end.
+            most = min(min(shared[row], lengths[row] - 1) for row in rows)
+            for row in rows:
+                common[row] = most
+    tokens_run = [length - own + len(suffix) for length, own in zip(lengths, common, strict=True)]
+    for rows in members.values():
+        tokens_run[rows[0]] += common[rows[0]]
+    alone = [row for row, tokens in enumerate(common) if not tokens]
+    alike = [row for row, tokens in enumerate(common) if tokens]
+    parts = []
+    if alone:
+        width = max(lengths[row] for row in alone)
+        ids, mask = prompts.input_ids[alone, -width:], prompts.attention_mask[alone, -width:]
+        parts.append(prefill(backbone, ids, mask, suffix))
+    if alike:
+        parts.append(_prefill_alike(backbone, prompts, alike, common, suffix))
+    prefix, hidden = Prefix.concat([prefix for prefix, _ in parts]), torch.cat([hidden for _, hidden in parts])
+    order = [*alone, *alike]
+    if order != sorted(order):
+        back = torch.tensor(order, device=prefix.valid.device).argsort()
+        prefix, hidden = prefix.select(back), _rows(hidden, back)
+    return prefix, hidden, tokens_run
 
 
 def _prefill_alike(
-    backbone: Backbone, input_ids: Tensor, attention_mask: Tensor, suffix: Sequence[int], common: int
+    backbone: Backbone, prompts: PromptRows, rows: Sequence[int], common: Sequence[int], suffix: Sequence[int]
 ) -> tuple[Prefix, Tensor]:
-    # One group; `common` leading tokens are the same in all of its prompts.
-    input_ids, attention_mask = append_ids(input_ids, attention_mask, suffix)
-    rows = [ids[mask.bool()] for ids, mask in zip(input_ids, attention_mask, strict=True)]
-    head, size = rows[0][:common][None], len(rows)
+    # `rows` begin with `common[row]` tokens that their whole group has.
+    texts = [prompts.input_ids[row][prompts.attention_mask[row].bool()] for row in rows]
+    groups = [int(group) for group in prompts.group_index[list(rows)]]
+    first = {group: place for place, group in reversed(list(enumerate(groups)))}
+    leaders = sorted(first.values())
+    heads, seen = _left_padded([texts[place][: common[rows[place]]] for place in leaders])
     # A cache without a configuration evicts nothing, so that the members' last tokens see a whole window.
     cache: Any = DynamicCache()
-    hidden = backbone.run(head, None, positions_of(torch.ones_like(head)), cache)
-    copies = tuple(PrefixLayer(layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
-                   for layer in cache.layers)  # fmt: skip
-    valid = torch.ones_like(head, dtype=torch.bool).expand(size, -1)
-    ids = torch.nn.utils.rnn.pad_sequence([tokens[common:] for tokens in rows], batch_first=True)
-    lengths = attention_mask.sum(-1) - common
-    longer, states = extend(
-        backbone, Prefix(copies, valid, backbone.windows, hidden[:, -1].expand(size, -1)), ids,
-        torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
-    )  # fmt: skip
+    hidden = backbone.run(heads, None if bool(seen.all()) else seen.long(), positions_of(seen), cache)
+    layers = tuple(PrefixLayer(layer.keys, layer.values) for layer in cache.layers)
+    leader_of = torch.tensor([leaders.index(first[group]) for group in groups], device=seen.device)
+    begun = Prefix(layers, seen, backbone.windows, hidden[:, -1]).select(leader_of)
+    tail = torch.tensor(suffix, dtype=heads.dtype, device=heads.device)
+    own = [torch.cat([text[common[row] :], tail]) for text, row in zip(texts, rows, strict=True)]
+    ids = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
+    lengths = torch.tensor([len(tokens) for tokens in own], device=ids.device)
+    longer, states = extend(backbone, begun, ids, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])
     layers = tuple(_last_slots(layer, None if window is None else window - 1 + len(suffix))
                    for layer, window in zip(longer.layers, longer.windows, strict=True))  # fmt: skip
     at = (lengths - 1 - len(suffix)).to(states.device)
-    return replace(longer, layers=layers), states[torch.arange(size, device=states.device), at]
+    return replace(longer, layers=layers), states[torch.arange(len(rows), device=states.device), at]
+
+
+def _left_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    # [N, T] token ids, and [N, T] bool, False on padding.
+    ids = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_side="left")
+    lengths = torch.tensor([len(row) for row in rows], device=ids.device)
+    return ids, torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - lengths[:, None]
 
 
 def _last_slots(layer: PrefixLayer, slots: int | None) -> PrefixLayer:

@@ -1,178 +1,19 @@
-"""Run M branches of every prompt, each at its own temperature, from one prefill.
+"""What every row is fed, step by step: tokens that are drawn (`BranchSampler`), or given ones (`PathSampler`).
 
-A stepper runs the model (`StarStepper` in place, `GenerateStepper` and `ForwardStepper` with any cache), a sampler
-decides what it is fed (`BranchSampler` draws, `PathSampler` follows given paths). Probes and chains are the same loop
-with other settings.
+Probes and chains are the same loop with other settings.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import Cache, GenerationMixin, PreTrainedModel
 
-from .engine_backbone_egrm import Backbone
-from .engine_prefill_egrm import Prefix, suffix_cache
-from .engine_vocabulary_egrm import OpenVocabulary, TrieWalk
-from .random_egrm import uniforms
-from .sampling_egrm import draw
-
-
-class Stepper(Protocol):
-    """Runs the model one token further for all its rows: P prompts with M adjacent branches each."""
-
-    can_drop: bool
-    """Whether `keep_prompts` works."""
-
-    def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed one token per row; returns logits [n, V or A] float32 and final hidden states [n, H]."""
-        ...
-
-    def keep_prompts(self, index: Tensor) -> None:
-        """Drop the rows of all other prompts."""
-        ...
-
-
-class StarStepper:
-    """Branches that read their prompt's keys and values in place, and own only their new tokens'.
-
-    `Backbone.star_attention` must be active while stepping.
-
-    Args:
-        backbone: The generator.
-        prefix: The prompts.
-        branches: M.
-        capacity: Tokens expected per branch.
-    """
-
-    can_drop = True
-
-    def __init__(self, backbone: Backbone, prefix: Prefix, branches: int, capacity: int) -> None:
-        self.backbone, self.prefix, self.branches = backbone, prefix, branches
-        self.shared, self.fed = prefix.shared(), 0
-        self.cache: Any = suffix_cache(len(prefix.layers), branches, max(1, min(capacity, 64)))
-
-    def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """See `Stepper`."""
-        positions = self.prefix.lengths.repeat_interleave(self.branches)[:, None] + self.fed
-        hidden = self.backbone.run(tokens[:, None], None, positions, self.cache, shared_prefix=self.shared)[:, -1]
-        self.fed += 1
-        return self.backbone.logits(hidden, columns), hidden.to(tokens.device)
-
-    def keep_prompts(self, index: Tensor) -> None:
-        """See `Stepper`."""
-        self.prefix = self.prefix.select(index)
-        self.shared = self.prefix.shared()
-        for layer in self.cache.layers:
-            layer.keep_prompts(index)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all keys and values, prefix included."""
-        own = (t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values))
-        return self.prefix.num_bytes + sum(t.numel() * t.element_size() for t in own)
-
-
-class GenerateStepper:
-    """Branches as ordinary rows of `generate`, whatever the model's cache is. The reference.
-
-    Args:
-        model: The generator.
-        model_kwargs: What `generate` prepared: cache, mask, positions.
-    """
-
-    can_drop = False  # not every cache can drop rows
-
-    def __init__(self, model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
-        self.model: Any = model
-        self.model_kwargs = model_kwargs
-
-    def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """See `Stepper`."""
-        inputs = self.model.prepare_inputs_for_generation(tokens[:, None], next_sequence_length=1, **self.model_kwargs)
-        outputs = self.model(**inputs, output_hidden_states=True, return_dict=True)
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, self.model_kwargs)
-        logits = outputs.logits[:, -1].float().to(tokens.device)
-        hidden = outputs.hidden_states[-1][:, -1].to(tokens.device)
-        return (logits if columns is None else logits[:, columns]), hidden
-
-    def keep_prompts(self, index: Tensor) -> None:
-        """Never called: `can_drop` is False."""
-
-
-class ForwardStepper:
-    """Branches of prompts whose caches cannot be joined, run one cache after the other.
-
-    Args:
-        backbone: The generator.
-        parts: Cache and [n, P] int64 mask of each group of rows; written to.
-    """
-
-    can_drop = False
-
-    def __init__(self, backbone: Backbone, parts: Sequence[tuple[Cache, Tensor]]) -> None:
-        self.backbone, self.parts = backbone, list(parts)
-
-    def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """See `Stepper`."""
-        states, sizes = [], [mask.shape[0] for _, mask in self.parts]
-        for index, own in enumerate(tokens.split(sizes)):
-            cache, mask = self.parts[index]
-            positions = mask.sum(-1, keepdim=True)
-            mask = torch.cat([mask, torch.ones_like(positions)], dim=1)
-            self.parts[index] = (cache, mask)
-            states.append(self.backbone.run(own[:, None], mask, positions, cache)[:, -1])
-        hidden = torch.cat(states)
-        return self.backbone.logits(hidden, columns), hidden.to(tokens.device)
-
-    def keep_prompts(self, index: Tensor) -> None:
-        """Never called: `can_drop` is False."""
-
-
-# -- the loop -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Branches:
-    """The N = P * M rows to sample, prompt by prompt."""
-
-    temperatures: Tensor
-    """[N] float64."""
-    top_ps: Tensor
-    """[N] float64."""
-    item_ids: Tensor
-    """[N] int64."""
-    branch_ids: Tensor
-    """[N] int64, distinct among the rows of one item."""
-    per_prompt: int
-    """M."""
-    seed: int
-
-
-class Sampler(Protocol):
-    """Decides what every row is fed, step by step."""
-
-    per_prompt: int
-    """Rows of each prompt."""
-    max_tokens: int
-    """Most tokens a row is fed."""
-
-    @property
-    def must_run(self) -> bool:
-        """Whether the model is needed at all."""
-        ...
-
-    @property
-    def current(self) -> Tensor:
-        """[N] int64, the first token each row is fed."""
-        ...
-
-    def run(self, stepper: Stepper) -> None:
-        """Feed the stepper until nothing is left to do."""
-        ...
+from .engine_protocol_egrm import Branches, Decide, Drawn
+from .engine_random_egrm import uniforms
+from .engine_sampling_egrm import draw
+from .engine_steps_egrm import Stepper
+from .engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
 
 
 class BranchSampler:
@@ -182,35 +23,36 @@ class BranchSampler:
         branches: The rows.
         vocabulary: What may be drawn, and when a row ends.
         max_tokens: Budget of a row, at least 1.
-        decide: Called after every step with this sampler; returns [P] bool, prompts whose rows need not go on.
+        decide: Called after every step with what was drawn so far; returns [P] bool, prompts whose rows need not go on.
         deadlines: Per prompt, `time.monotonic()` at which its rows stop.
         want_log_probs: Whether to sum the drawn tokens' log-probabilities at temperature 1.
         pooling: Which hidden states to keep, one of `POOLINGS`; None: none.
 
     Attributes:
-        tokens: [N, L] int64, 0 behind a row's end.
+        tokens: [N, L] int64, 0 after a row's end.
         lengths: [N] int64, tokens drawn, the end token included.
         ended: [N] bool, rows that ended by themselves.
-        stopped: [N] bool, rows that `decide` stopped.
+        stopped: [N] bool, rows that `decide` stopped, and rows that are not drawn at all.
         late: [N] bool, rows that their deadline stopped.
         broken: [N] bool, rows that met logits without a largest finite one (NaN, infinite).
-        log_probs: [N] float32, NaN where not asked for.
+        log_probs: [N] float32, 0 where not asked for.
         states: [N, H] pooled over the row's tokens, or None.
     """
 
     def __init__(
         self,
         branches: Branches,
-        vocabulary: OpenVocabulary | TrieWalk,
+        vocabulary: OpenVocabulary | VerdictTrie,
         max_tokens: int,
         *,
-        decide: "Callable[[BranchSampler], Tensor] | None" = None,
+        decide: Decide | None = None,
         deadlines: Sequence[float] | None = None,
         want_log_probs: bool = False,
         pooling: str | None = None,
     ) -> None:
         num_rows, device = branches.item_ids.shape[0], branches.item_ids.device
-        self.branches, self.vocabulary, self.max_tokens = branches, vocabulary, max_tokens
+        self.branches, self.max_tokens = branches, max_tokens
+        self.vocabulary = vocabulary.walk(num_rows, device)
         self.per_prompt = branches.per_prompt
         self.decide, self.deadlines = decide, deadlines
         self.want_log_probs, self.pooling = want_log_probs, pooling
@@ -219,8 +61,9 @@ class BranchSampler:
         self.ended, self.stopped, self.late, self.broken = (
             torch.zeros(num_rows, dtype=torch.bool, device=device) for _ in range(4)
         )
-        fill = 0.0 if want_log_probs else torch.nan
-        self.log_probs = torch.full((num_rows,), fill, dtype=torch.float32, device=device)
+        if branches.live is not None:
+            self.stopped |= ~branches.live
+        self.log_probs = torch.zeros(num_rows, dtype=torch.float32, device=device)
         self.states: Tensor | None = None
         self._rows = torch.arange(num_rows, device=device)  # rows the stepper holds
         self._step = 0
@@ -270,7 +113,20 @@ class BranchSampler:
             late = torch.tensor([now > deadline for deadline in self.deadlines], device=rows.device)
             self.late |= late.repeat_interleave(self.per_prompt) & ~self.done
         if self.decide is not None and not bool(self.done.all()):
-            self.stopped |= self.decide(self).repeat_interleave(self.per_prompt) & ~self.done
+            self.stopped |= self.decide(self.drawn()).repeat_interleave(self.per_prompt) & ~self.done
+
+    def drawn(self) -> Drawn:
+        """What was drawn so far; its tensors go on changing while the sampler runs."""
+        return Drawn(
+            tokens=self.tokens,
+            lengths=self.lengths,
+            ended=self.ended,
+            complete=self.ended | ~(self.done | self.must_run),
+            late=self.late,
+            broken=self.broken,
+            log_probs=self.log_probs if self.want_log_probs else None,
+            states=self.states,
+        )
 
     def run(self, stepper: Stepper) -> None:
         """Go on from the first draw until nothing is left to do."""
@@ -306,7 +162,7 @@ class BranchSampler:
 
 
 class PathSampler:
-    """Feeds given token paths, the same ones behind every prompt, and keeps the logits at their ends.
+    """Feeds given token paths, the same ones after every prompt, and keeps the logits at their ends.
 
     Args:
         paths: Token ids of each path, none empty.
@@ -320,7 +176,7 @@ class PathSampler:
     def __init__(self, paths: Sequence[Sequence[int]], num_prompts: int, columns: Tensor) -> None:
         self.per_prompt, self.max_tokens = len(paths), max(map(len, paths), default=0)
         self.columns, self._lengths = columns, torch.tensor([len(path) for path in paths], device=columns.device)
-        # Shorter paths are fed zeros behind their end, which nobody reads.
+        # Shorter paths are fed zeros after their end, which no one reads.
         padded = [[*path, *[0] * (self.max_tokens - len(path))] for path in paths]
         self._fed = torch.tensor(padded, device=columns.device).repeat(num_prompts, 1)
         self.logits = torch.zeros(num_prompts, len(paths), columns.shape[0], device=columns.device)
@@ -343,53 +199,4 @@ class PathSampler:
             self.logits[:, ends] = logits.view_as(self.logits)[:, ends].to(self.logits.device)
 
 
-def run_star(backbone: Backbone, prefix: Prefix, sampler: Sampler) -> StarStepper | None:
-    """Run a sampler whose first tokens are drawn, on shared prefixes; None where no step was needed."""
-    if not sampler.must_run:
-        return None
-    stepper = StarStepper(backbone, prefix, sampler.per_prompt, sampler.max_tokens)
-    with backbone.star_attention():
-        sampler.run(stepper)
-    return stepper
-
-
-def run_forward(backbone: Backbone, parts: Sequence[tuple[Cache, Tensor]], sampler: Sampler) -> None:
-    """Run a sampler whose first tokens are drawn, on caches that cannot be joined; see `ForwardStepper`."""
-    sampler.run(ForwardStepper(backbone, parts))
-
-
-def run_expanded(backbone: Backbone, cache: Cache, attention_mask: Tensor, sampler: Sampler) -> None:
-    """Run a sampler whose first tokens are drawn, as an expanded batch through `generate(custom_generate=…)`.
-
-    Args:
-        backbone: The generator.
-        cache: Holds the prompts, one row per branch; written to.
-        attention_mask: [N, P] int64 over the prompts.
-        sampler: The rows.
-    """
-
-    def loop(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
-        sampler.run(GenerateStepper(model, model_kwargs))
-        return input_ids
-
-    first = sampler.current[:, None]
-    # The mixin's own: a repository with a `custom_generate` folder puts another one in its place.
-    generate: Any = GenerationMixin.generate  # pyright: ignore[reportAttributeAccessIssue] (it wants an instance)
-    with backbone.plain_generation():
-        generate(
-            backbone.generator, first, attention_mask=torch.cat([attention_mask, torch.ones_like(first)], dim=1), custom_generate=loop,
-            max_new_tokens=sampler.max_tokens, do_sample=False, **{backbone.cache_name: cache},
-        )  # fmt: skip
-
-
-__all__ = [
-    "BranchSampler",
-    "Branches",
-    "PathSampler",
-    "Sampler",
-    "StarStepper",
-    "Stepper",
-    "run_expanded",
-    "run_forward",
-    "run_star",
-]
+__all__ = ["BranchSampler", "PathSampler"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .engine_backbone_egrm import Backbone
 from .engine_prefill_egrm import extend_all, positions_of, prefill
-from .engine_sampler_egrm import StarStepper
+from .engine_steps_egrm import StarStepper
 from .errors_egrm import UnsupportedModelError
 
 
@@ -23,7 +23,7 @@ def star_refusal(backbone: Backbone) -> str | None:
 
 
 def continues_in_chunks(backbone: Backbone) -> bool:
-    """Whether several tokens may be run behind a cache at once, else one by one.
+    """Whether several tokens may be run after a cache at once, else one by one.
 
     Raises:
         UnsupportedModelError: Neither gives what a plain pass gives.

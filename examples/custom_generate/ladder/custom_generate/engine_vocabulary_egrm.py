@@ -1,29 +1,45 @@
-"""What a branch may draw, and when it ends: any token (`OpenVocabulary`) or verdicts only (`VerdictTrie`)."""
+"""What a branch may draw, and when it ends: any token (`OpenVocabulary`) or verdicts only (`VerdictTrie`).
+
+Both are plain descriptions; what changes while branches are drawn is their `walk`.
+"""
 
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .engine_sampling_egrm import warped_probs
 from .errors_egrm import ConfigError
-from .sampling_egrm import warped_probs
 
 
+@dataclass(frozen=True)
 class OpenVocabulary:
-    """Every token may be drawn; a stop token ends the branch.
+    """Every token may be drawn; a stop token ends the branch."""
 
-    Args:
-        stop_ids: Token ids that end a branch at any step.
-        late_stop_ids: Token ids that end it at every step but the first (a newline before the answer is not its end).
-    """
+    stop_ids: tuple[int, ...]
+    """Token ids that end a branch at any step."""
+    late_stop_ids: tuple[int, ...] = ()
+    """Token ids that end it at every step but the first: a newline before the answer is not its end."""
+
+    columns = None  # no class annotation: it is no field
+
+    def walk(self, num_rows: int, device: torch.device) -> "OpenWalk":
+        """What the sampler asks step by step."""
+        return OpenWalk(self, device)
+
+
+class OpenWalk:
+    """`OpenVocabulary` while branches are drawn."""
 
     columns: Tensor | None = None
 
-    def __init__(self, stop_ids: Sequence[int], late_stop_ids: Sequence[int] = ()) -> None:
-        self._stops = torch.tensor(tuple(stop_ids), dtype=torch.int64)
-        self._late_stops = torch.tensor((*stop_ids, *late_stop_ids), dtype=torch.int64)
+    def __init__(self, vocabulary: OpenVocabulary, device: torch.device) -> None:
+        stops, late = vocabulary.stop_ids, vocabulary.late_stop_ids
+        self._first = torch.tensor(stops, dtype=torch.int64, device=device)
+        self._later = torch.tensor((*stops, *late), dtype=torch.int64, device=device)
 
     def restrict(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Logits of what may be drawn: all of them."""
@@ -31,9 +47,7 @@ class OpenVocabulary:
 
     def advance(self, drawn: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Token ids of the drawn columns, and whether each branch ends."""
-        if self._stops.device != drawn.device:
-            self._stops, self._late_stops = self._stops.to(drawn.device), self._late_stops.to(drawn.device)
-        return drawn, torch.isin(drawn, self._stops if step == 0 else self._late_stops)
+        return drawn, torch.isin(drawn, self._first if step == 0 else self._later)
 
 
 class VerdictTrie:
@@ -55,7 +69,7 @@ class VerdictTrie:
         depth, verdict_at = [0], {}
         shared = Counter(tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1))
         for verdict, sequence in enumerate(sequences):
-            # Tokens behind the one that tells a verdict from all others have probability 1: they are not drawn.
+            # Tokens after the one that tells a verdict from all others have probability 1: they are not drawn.
             told = [end for end in range(1, len(sequence) + 1) if shared[tuple(sequence[:end])] == 1]
             sequence = sequence[: told[0]] if told else sequence
             node = 0
@@ -107,9 +121,27 @@ class VerdictTrie:
         moved.columns, moved.next_state = self.columns.to(device), self.next_state.to(device)
         return moved
 
-    def walk(self, num_rows: int) -> "TrieWalk":
-        """The vocabulary of `num_rows` branches that all start at the root."""
-        return TrieWalk(self, torch.zeros(num_rows, dtype=torch.int64, device=self.columns.device))
+    def walk(self, num_rows: int, device: torch.device) -> "TrieWalk":
+        """What the sampler asks step by step, for branches that all start at the root."""
+        return TrieWalk(self, torch.zeros(num_rows, dtype=torch.int64, device=device))
+
+    def verdicts_of(self, tokens: Tensor) -> Tensor:
+        """The verdict that each row of tokens spells.
+
+        Args:
+            tokens: [N, L] int64, as they were drawn; what follows a verdict's last token is not looked at.
+
+        Returns:
+            [N] int64 verdict ids, negative where the tokens spell none (yet).
+        """
+        state = torch.zeros_like(tokens[:, 0])
+        for step in range(min(tokens.shape[1], self.max_steps)):
+            column = torch.searchsorted(self.columns, tokens[:, step].contiguous()).clamp_max(len(self.columns) - 1)
+            inner = (state >= 0) & (state < self.num_states)
+            following = self.next_state[state.clamp(0, self.num_states - 1), column]
+            following = torch.where(self.columns[column] == tokens[:, step], following, -1)
+            state = torch.where(inner, following, state)
+        return torch.where(state >= self.num_states, state - self.num_states, -1)
 
     def verdict_probs(self, node_logits: Tensor, temperatures: Tensor, top_ps: Tensor) -> Tensor:
         """Exact verdict distribution of every rung.
@@ -159,10 +191,5 @@ class TrieWalk:
         self.states[rows] = torch.where(ended, current, following)
         return self.columns[drawn], self.states[rows] >= self.trie.num_states
 
-    @property
-    def verdicts(self) -> Tensor:
-        """[N] int64 verdict ids, negative where the walk has not ended."""
-        return self.states - self.trie.num_states
 
-
-__all__ = ["OpenVocabulary", "TrieWalk", "VerdictTrie"]
+__all__ = ["OpenVocabulary", "OpenWalk", "TrieWalk", "VerdictTrie"]

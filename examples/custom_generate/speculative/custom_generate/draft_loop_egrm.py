@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from .drafting_egrm import Drafter, Proposal, Vocabulary, Warp
+from .draft_sources_egrm import Drafter, Proposal, Vocabulary, Warp
+from .draft_tree_egrm import Tree
+from .draft_verification_egrm import Drafts, Layers, Uniforms, rule_of, verify
 from .engine_backbone_egrm import Backbone
 from .engine_prefill_egrm import Prefix
+from .engine_random_egrm import uniforms
+from .engine_sampling_egrm import Support
 from .errors_egrm import ConfigError
-from .random_egrm import uniforms
-from .sampling_egrm import Support
-from .trees_egrm import Tree
-from .verification_egrm import Drafts, Layers, Uniforms, rule_of, verify
 
 
 DRAFTING, VERIFYING, FIRST = 1, 2, 3  # streams of random numbers
