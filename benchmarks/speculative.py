@@ -35,10 +35,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from transformers_egrm import load_mini
 from transformers_egrm.data.synthetic import examples
+from transformers_egrm.modeling.draft_generate_egrm import SpeculativeOutput
+from transformers_egrm.modeling.draft_generate_egrm import generate as speculate
 from transformers_egrm.modeling.generate_egrm import generate as ladder
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.speculative_egrm import SpeculativeOutput
-from transformers_egrm.modeling.speculative_egrm import generate as speculate
 
 
 SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
+from .draft_generate_egrm import make_plan
+from .draft_loop_egrm import Written
 from .drafted_egrm import draft_source, drafted_flops, has_room, saves_time, write_chains
 from .errors_egrm import ConfigError
 from .ladder_egrm import BranchSampler
@@ -24,8 +26,6 @@ from .prefill_egrm import Prefix
 from .probes_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
 from .prompts_egrm import Body, StarPrompts, resume_prompts
 from .reading_egrm import answer_of, label_of, reward_of, verdict_of
-from .rounds_egrm import Written
-from .speculative_egrm import make_plan
 from .vocabulary_egrm import OpenVocabulary
 
 

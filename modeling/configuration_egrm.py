@@ -9,8 +9,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .draft_verification_egrm import METHODS, rule_of
 from .errors_egrm import ConfigError
-from .verification_egrm import METHODS, rule_of
 
 
 DECODERS = ("auto", "star", "expand", "first_token")

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
-from .drafting_egrm import Warp
+from .draft_generate_egrm import DraftSource, draft_warp, drafter_starter, make_plan
+from .draft_loop_egrm import Rows, SpeculationPlan, Written, speculate
+from .draft_sources_egrm import Warp
+from .draft_tree_egrm import tree_refusal
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .flops_egrm import CostModel
 from .ladder_egrm import Branches, BranchSampler
 from .probes_egrm import Judge, LongItem
 from .prompts_egrm import StarPrompts
-from .rounds_egrm import Rows, SpeculationPlan, Written, speculate
-from .speculative_egrm import DraftSource, draft_warp, drafter_starter, make_plan
-from .trees_egrm import tree_refusal
 from .vocabulary_egrm import OpenVocabulary
 
 

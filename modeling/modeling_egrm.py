@@ -27,17 +27,17 @@ from .components_egrm import (
     quantization_method,
 )
 from .configuration_egrm import EGRMConfig, JudgeOptions
+from .draft_generate_egrm import DraftSource
+from .draft_generate_egrm import generate as generate_speculatively
 from .drafted_egrm import draft_source
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
 from .flops_egrm import cost_model
 from .generate_egrm import generate
 from .outputs_egrm import EGRMOutput, JudgeInputs, Route, Status
 from .probes_egrm import LongItems, ShortStage, probe_prompts
 from .processing_egrm import EGRMProcessor
-from .random_egrm import item_id_of_tokens
 from .scorer_egrm import EGRMScorer, encode_pairs
-from .speculative_egrm import DraftSource
-from .speculative_egrm import generate as generate_speculatively
 from .verdicts_egrm import JudgeTask
 
 
@@ -573,7 +573,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
                 arguments are then those of `generate_egrm.generate`, among them `top_ps` and `seed`.
             **kwargs: As in `GenerationMixin.generate`; with `draft_model`, `draft_layers` or `draft_ngram` as in
-                `speculative_egrm.generate`, which writes with the same law in fewer passes.
+                `draft_generate_egrm.generate`, which writes with the same law in fewer passes.
         """
         generator: Any = self.generator
         generator.generation_config = self.generation_config

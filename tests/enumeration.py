@@ -12,7 +12,7 @@ from math import comb
 import torch
 from torch import Tensor
 
-from transformers_egrm.modeling import verification_egrm as v
+from transformers_egrm.modeling import draft_verification_egrm as v
 
 
 GAUSS_NODES = (0.5 + 0.5 * torch.tensor([-0.861136311594052575224, -0.339981043584856264803,

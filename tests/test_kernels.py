@@ -6,7 +6,7 @@ from tiny import tiny_generator
 
 from transformers_egrm.modeling import backbone_egrm
 from transformers_egrm.modeling.backbone_egrm import FAST_HIDDEN_SIZE, Backbone
-from transformers_egrm.modeling.kernels_egrm import fast_linear, onednn_linear_works
+from transformers_egrm.modeling.engine_kernels_egrm import fast_linear, onednn_linear_works
 from transformers_egrm.modeling.prefill_egrm import positions_of
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.random_egrm import item_id_of_tokens, uniforms
+from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens, uniforms
 
 
 MASK = (1 << 64) - 1

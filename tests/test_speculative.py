@@ -9,19 +9,19 @@ from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import DECODERS, write_custom_generate
 from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.drafting_egrm import NgramDrafter, Warp, early_exit
-from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.prefill_egrm import positions_of, prefill
-from transformers_egrm.modeling.rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from transformers_egrm.modeling.sampling_egrm import warped_probs, warped_support
-from transformers_egrm.modeling.speculative_egrm import (
+from transformers_egrm.modeling.draft_generate_egrm import (
     DraftSource,
     SpeculativeOutput,
     drafter_starter,
     generate,
     speculative_sample,
 )
-from transformers_egrm.modeling.trees_egrm import Tree, tree_refusal
+from transformers_egrm.modeling.draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
+from transformers_egrm.modeling.draft_sources_egrm import NgramDrafter, Warp, early_exit
+from transformers_egrm.modeling.draft_tree_egrm import Tree, tree_refusal
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs, warped_support
+from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
+from transformers_egrm.modeling.prefill_egrm import positions_of, prefill
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "custom_generate" / "speculative"
@@ -170,9 +170,9 @@ def test_texts_drafted_by_early_exit_or_lookup_follow_the_same_law():
 
 
 def test_counting_notices_a_draft_that_is_verified_against_the_wrong_numbers(monkeypatch):
-    from transformers_egrm.modeling import rounds_egrm
+    from transformers_egrm.modeling import draft_loop_egrm
 
-    original = rounds_egrm._drafts_of
+    original = draft_loop_egrm._drafts_of
 
     def shifted(proposal, support, nodes):  # the most common mistake: positions off by one
         drafts = original(proposal, support, nodes)
@@ -180,7 +180,7 @@ def test_counting_notices_a_draft_that_is_verified_against_the_wrong_numbers(mon
             drafts.tokens, drafts.places, drafts.draft_probs.roll(1, 2), drafts.target_probs, drafts.columns
         )
 
-    monkeypatch.setattr(rounds_egrm, "_drafts_of", shifted)
+    monkeypatch.setattr(draft_loop_egrm, "_drafts_of", shifted)
     assert p_value_of_speculation("llama", "sd", 1, rows=4000) < 1e-6
 
 

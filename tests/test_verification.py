@@ -7,10 +7,10 @@ import pytest
 import torch
 from enumeration import Pair, constant_pair, enumerate_law, markov_pair, random_pair
 
-from transformers_egrm.modeling import verification_egrm as v
+from transformers_egrm.modeling import draft_verification_egrm as v
+from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.random_egrm import uniforms
-from transformers_egrm.modeling.sampling_egrm import warped_probs
 
 
 SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformers_egrm.modeling.engine_sampling_egrm import draw, warped_probs
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.sampling_egrm import draw, warped_probs
 from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTrie
 
 

@@ -12,7 +12,7 @@ from transformers_egrm.modeling import generate_egrm
 
 _SOURCES = Path(generate_egrm.__file__).parent
 # Repositories under examples/custom_generate, and the model file that holds the `generate` of each.
-DECODERS = {"ladder": "generate_egrm", "speculative": "speculative_egrm"}
+DECODERS = {"ladder": "generate_egrm", "speculative": "draft_generate_egrm"}
 _IMPORT = re.compile(r"^from \.(\w+) import", re.MULTILINE)
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from .backbone_egrm import Backbone
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .ladder_egrm import Branches, BranchSampler
 from .prompts_egrm import start_prompts
-from .random_egrm import item_id_of_tokens
 from .trials_egrm import star_refusal
 from .vocabulary_egrm import OpenVocabulary
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import Cache, GenerationMixin, PreTrainedModel
 
 from .backbone_egrm import Backbone
+from .engine_random_egrm import uniforms
+from .engine_sampling_egrm import draw
 from .prefill_egrm import Prefix, suffix_cache
-from .random_egrm import uniforms
-from .sampling_egrm import draw
 from .vocabulary_egrm import OpenVocabulary, TrieWalk
 
 

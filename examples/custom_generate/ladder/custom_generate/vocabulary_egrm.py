@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .engine_sampling_egrm import warped_probs
 from .errors_egrm import ConfigError
-from .sampling_egrm import warped_probs
 
 
 class OpenVocabulary:

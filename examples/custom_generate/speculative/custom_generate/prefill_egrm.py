@@ -14,7 +14,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from .backbone_egrm import Backbone
-from .kernels_egrm import PrefixLayer, SharedPrefix
+from .engine_kernels_egrm import PrefixLayer, SharedPrefix
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .backbone_egrm import Backbone
-from .drafting_egrm import Drafter, ModelDrafter, NgramDrafter, Warp, early_exit
+from .draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
+from .draft_sources_egrm import Drafter, ModelDrafter, NgramDrafter, Warp, early_exit
+from .draft_tree_egrm import tree_refusal
+from .draft_verification_egrm import METHODS, rule_of
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .prefill_egrm import prefill
-from .random_egrm import item_id_of_tokens
-from .rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from .trees_egrm import tree_refusal
-from .verification_egrm import METHODS, rule_of
 
 
 # What `generate` prepares and this module does itself; anything else in its place is refused.

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from .backbone_egrm import Backbone
-from .drafting_egrm import Drafter, Proposal, Vocabulary, Warp
+from .draft_sources_egrm import Drafter, Proposal, Vocabulary, Warp
+from .draft_tree_egrm import Tree
+from .draft_verification_egrm import Drafts, Layers, Uniforms, rule_of, verify
+from .engine_random_egrm import uniforms
+from .engine_sampling_egrm import Support
 from .errors_egrm import ConfigError
 from .prefill_egrm import Prefix
-from .random_egrm import uniforms
-from .sampling_egrm import Support
-from .trees_egrm import Tree
-from .verification_egrm import Drafts, Layers, Uniforms, rule_of, verify
 
 
 DRAFTING, VERIFYING, FIRST = 1, 2, 3  # streams of random numbers

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .backbone_egrm import Backbone
+from .draft_tree_egrm import Tree
+from .engine_sampling_egrm import Support, warped_support
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .prefill_egrm import Prefix
-from .sampling_egrm import Support, warped_support
-from .trees_egrm import Tree
 
 
 @dataclass(frozen=True)
