@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
-from .draft_generate_egrm import DraftSource, draft_warp, drafter_starter, make_plan
+from .draft_generate_egrm import draft_warp, drafter_starter, make_plan
 from .draft_loop_egrm import Rows, SpeculationPlan, Written, speculate
-from .draft_sources_egrm import Warp
+from .draft_sources_egrm import DraftSource, Warp
 from .draft_tree_egrm import tree_refusal
 from .errors_egrm import ConfigError, UnsupportedModelError
 from .flops_egrm import CostModel

@@ -27,8 +27,8 @@ from .components_egrm import (
     quantization_method,
 )
 from .configuration_egrm import EGRMConfig, JudgeOptions
-from .draft_generate_egrm import DraftSource
 from .draft_generate_egrm import generate as generate_speculatively
+from .draft_sources_egrm import DraftSource
 from .drafted_egrm import draft_source
 from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
