@@ -103,7 +103,7 @@ class Drafter(Protocol):
     """Forward passes so far."""
 
     def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
-        """S drafts of L tokens for each row: one number of [R, S, L] for each."""
+        """Write S drafts of L tokens for each row. Each token takes one of the numbers [R, S, L]."""
         ...
 
     def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor) -> None:
