@@ -26,8 +26,8 @@ from probe_decoding import HERE, load
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from transformers_egrm.modeling.judge_values_egrm import JudgeInputs
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import JudgeInputs
 
 
 RECORDS = HERE.parent / "examples" / "answers.jsonl"

@@ -19,7 +19,7 @@ from paper_tables import weights_of
 from transformers_egrm import load_mini
 from transformers_egrm.bundle import MINI_FOLDER, MINI_NAME
 from transformers_egrm.cli.card import count_parameters
-from transformers_egrm.modeling.card_egrm import MARKER, render_card
+from transformers_egrm.modeling.hub_card_egrm import MARKER, render_card
 
 
 USE = """

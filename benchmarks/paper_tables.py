@@ -39,8 +39,8 @@ from paper_report import write_report
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.cost import PathCosts, flops_of, seconds_of, workload_of
 from transformers_egrm.evaluation.outcomes import LabelledItem, Outcomes, label
-from transformers_egrm.modeling.flops_egrm import cost_model
-from transformers_egrm.modeling.generate_egrm import generate
+from transformers_egrm.modeling.engine_flops_egrm import cost_model
+from transformers_egrm.modeling.engine_generate_egrm import generate
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 

@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.ladder_egrm import BranchSampler, StarStepper
-from transformers_egrm.modeling.probes_egrm import branches_of
-from transformers_egrm.modeling.prompts_egrm import start_prompts
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTrie
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import start_prompts
+from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler, StarStepper
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
+from transformers_egrm.modeling.judge_short_egrm import branches_of
 
 
 HERE = Path(__file__).parent

@@ -39,7 +39,7 @@ from transformers_egrm import load_mini
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.draft_generate_egrm import SpeculativeOutput
 from transformers_egrm.modeling.draft_generate_egrm import generate as speculate
-from transformers_egrm.modeling.generate_egrm import generate as ladder
+from transformers_egrm.modeling.engine_generate_egrm import generate as ladder
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from .backbone_egrm import Backbone
 from .draft_nodes_egrm import Debts, Drafts
 from .draft_sources_egrm import Drafter, HeldTokens, Proposal, Warp
 from .draft_tree_egrm import Tree
 from .draft_verification_egrm import Uniforms, default_method, rule_of, verify
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix
 from .engine_random_egrm import uniforms
 from .engine_sampling_egrm import Support
 from .errors_egrm import ConfigError
-from .prefill_egrm import Prefix
 
 
 DRAFTING, VERIFYING, FIRST = 1, 2, 3  # streams of random numbers

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone_egrm import Backbone
 from .draft_tree_egrm import Tree
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix
 from .engine_sampling_egrm import Support, warped_support
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .prefill_egrm import Prefix
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix, positions_of, prefill
 from .errors_egrm import UnsupportedModelError
-from .prefill_egrm import Prefix, positions_of, prefill
 
 
 class TreeLayer(DynamicLayer):

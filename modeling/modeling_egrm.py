@@ -16,28 +16,28 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel,
 from transformers.utils import PROCESSOR_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, ModelOutput, cached_file
 from transformers.utils.hub import create_and_tag_model_card, hf_api
 
-from .backbone_egrm import Backbone
-from .card_egrm import is_rendered, write_card
-from .chains_egrm import deliberate, finish, join_stages
-from .components_egrm import (
+from .configuration_egrm import EGRMConfig, JudgeOptions
+from .draft_chains_egrm import draft_source
+from .draft_generate_egrm import generate as generate_speculatively
+from .draft_sources_egrm import DraftSource
+from .engine_backbone_egrm import Backbone
+from .engine_flops_egrm import cost_model
+from .engine_generate_egrm import generate
+from .engine_random_egrm import item_id_of_tokens
+from .errors_egrm import ConfigError, InputError, UnsupportedModelError
+from .hub_card_egrm import is_rendered, write_card
+from .hub_components_egrm import (
     check_vocabulary,
     has_adapter,
     merged_state_dict,
     plain_generator,
     quantization_method,
 )
-from .configuration_egrm import EGRMConfig, JudgeOptions
-from .draft_generate_egrm import generate as generate_speculatively
-from .draft_sources_egrm import DraftSource
-from .drafted_egrm import draft_source
-from .engine_random_egrm import item_id_of_tokens
-from .errors_egrm import ConfigError, InputError, UnsupportedModelError
-from .flops_egrm import cost_model
-from .generate_egrm import generate
-from .outputs_egrm import EGRMOutput, JudgeInputs, Route, Status
-from .probes_egrm import LongItems, ShortStage, probe_prompts
+from .judge_long_egrm import deliberate, finish, join_stages
+from .judge_scorer_egrm import EGRMScorer, encode_pairs
+from .judge_short_egrm import LongItems, ShortStage, probe_prompts
+from .judge_values_egrm import EGRMOutput, JudgeInputs, Route, Status
 from .processing_egrm import EGRMProcessor
-from .scorer_egrm import EGRMScorer, encode_pairs
 from .verdicts_egrm import JudgeTask
 
 
@@ -571,7 +571,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         Args:
             *args: As in `GenerationMixin.generate`.
             temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
-                arguments are then those of `generate_egrm.generate`, among them `top_ps` and `seed`.
+                arguments are then those of `engine_generate_egrm.generate`, among them `top_ps` and `seed`.
             **kwargs: As in `GenerationMixin.generate`; with `draft_model`, `draft_layers` or `draft_ngram` as in
                 `draft_generate_egrm.generate`, which writes with the same law in fewer passes.
         """

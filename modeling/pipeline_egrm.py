@@ -12,7 +12,7 @@ from transformers import Pipeline
 
 from .configuration_egrm import JudgeOptions
 from .errors_egrm import ConfigError
-from .results_egrm import Entry, JudgeResult, encode_record, judge_entries
+from .judge_results_egrm import Entry, JudgeResult, encode_record, judge_entries
 
 
 TASK = "reward-scoring"

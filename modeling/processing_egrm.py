@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
 from .guard_egrm import TextGuard, common_prefix
-from .outputs_egrm import JudgeInputs
+from .judge_values_egrm import JudgeInputs
 from .records_egrm import JudgeRecord, read_record
 from .templates_egrm import (
     LONG_MODE,

@@ -9,17 +9,17 @@ import torch
 from tiny import tiny_generator, tiny_tokenizer
 from torch import Tensor
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.chains_egrm import deliberate, finish
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import start_prompts
 from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
 from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
-from transformers_egrm.modeling.ladder_egrm import BranchSampler
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, JudgeInputs
-from transformers_egrm.modeling.probes_egrm import LongItems, ShortStage, branches_of, orders_of, probe_prompts
-from transformers_egrm.modeling.prompts_egrm import start_prompts
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
+from transformers_egrm.modeling.judge_long_egrm import deliberate, finish
+from transformers_egrm.modeling.judge_short_egrm import LongItems, ShortStage, branches_of, orders_of, probe_prompts
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary
 
 
 EOS, SEED = 4, 3

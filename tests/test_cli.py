@@ -22,7 +22,7 @@ from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, write_json
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, as_config_fields, documented_fields
 from transformers_egrm.cli.summary import Tally
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -7,7 +7,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.consensus_egrm import (
+from transformers_egrm.modeling.judge_values_egrm import Route
+from transformers_egrm.modeling.verdict_consensus_egrm import (
     choose_route,
     count_votes,
     exact_consensus,
@@ -17,7 +18,6 @@ from transformers_egrm.modeling.consensus_egrm import (
     sampled_consensus,
     vote,
 )
-from transformers_egrm.modeling.outputs_egrm import Route
 
 
 TAUS = st.one_of(st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.6, 0.75, 0.8, 1.0]), st.floats(0, 1))

@@ -27,17 +27,17 @@ from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer,
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import Groups, start_prompts
+from transformers_egrm.modeling.engine_prefill_egrm import prefill
 from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_sampler_egrm import StarStepper
+from transformers_egrm.modeling.engine_trials_egrm import continues_in_chunks, star_refusal
+from transformers_egrm.modeling.engine_vocabulary_egrm import VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.ladder_egrm import StarStepper
+from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Route
-from transformers_egrm.modeling.prefill_egrm import prefill
-from transformers_egrm.modeling.prompts_egrm import Groups, start_prompts
-from transformers_egrm.modeling.trials_egrm import continues_in_chunks, star_refusal
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import VerdictTrie
 
 
 LENGTHS = (20, 7, 13)  # the windows of Gemma3 and Mistral hold 8 tokens: shorter and longer prompts than that

@@ -8,7 +8,7 @@ from engine_fixtures import TinyJudge, some_prompts, talkative_generator, tiny_i
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.outputs_egrm import Route
+from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 

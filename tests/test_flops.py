@@ -7,8 +7,8 @@ from tiny import GENERATORS, tiny_generator, tiny_scorer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3NextConfig
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.flops_egrm import CostModel, cost_model
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_flops_egrm import CostModel, cost_model
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 

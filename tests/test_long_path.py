@@ -24,18 +24,18 @@ from engine_fixtures import (
 )
 from tiny import GENERATORS, tiny_generator, tiny_tokenizer
 
-from transformers_egrm.modeling import chains_egrm, ladder_egrm, probes_egrm
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.chains_egrm import CHAIN_OFFSET, Candidate, choose, join_outputs
+from transformers_egrm.modeling import engine_sampler_egrm, judge_long_egrm, judge_short_egrm
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.ladder_egrm import BranchSampler, StarStepper
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
-from transformers_egrm.modeling.prefill_egrm import Prefix
-from transformers_egrm.modeling.probes_egrm import ORDER_STRIDE, LongItems, branches_of
-from transformers_egrm.modeling.prompts_egrm import start_prompts
-from transformers_egrm.modeling.reading_egrm import answer_of, verdict_of
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import start_prompts
+from transformers_egrm.modeling.engine_prefill_egrm import Prefix
+from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler, StarStepper
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
+from transformers_egrm.modeling.judge_long_egrm import CHAIN_OFFSET, Candidate, choose, join_outputs
+from transformers_egrm.modeling.judge_short_egrm import ORDER_STRIDE, LongItems, branches_of
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Route, Status
+from transformers_egrm.modeling.verdict_reading_egrm import answer_of, verdict_of
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary
 
 
 LENGTHS = (20, 7, 13)
@@ -351,7 +351,7 @@ def clock(monkeypatch):
         state.now += state.per_look
         return state.now
 
-    for module in (ladder_egrm, probes_egrm, chains_egrm):
+    for module in (engine_sampler_egrm, judge_short_egrm, judge_long_egrm):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     return state
 

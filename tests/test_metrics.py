@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import transformers_egrm.evaluation
 from transformers_egrm.evaluation import MODULES, metrics, module_path
 from transformers_egrm.extras import MissingExtraError
-from transformers_egrm.modeling.consensus_egrm import choose_route, count_votes, num_voters, vote
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.outputs_egrm import Route
+from transformers_egrm.modeling.judge_values_egrm import Route
+from transformers_egrm.modeling.verdict_consensus_egrm import choose_route, count_votes, num_voters, vote
 
 
 SHARES = st.floats(0, 1).map(lambda share: round(share, 3))  # coarse, so that equals occur

@@ -30,8 +30,8 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import transformers_egrm  # noqa: F401 (registers the model type)
-from transformers_egrm.modeling.card_egrm import MARKER
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
+from transformers_egrm.modeling.hub_card_egrm import MARKER
 from transformers_egrm.modeling.modeling_egrm import AUTO_MAP, EGRMRewardModel
 
 

@@ -8,7 +8,6 @@ from test_verification import MULTI, SINGLE, chi_square_p_value
 from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import DECODERS, write_custom_generate
-from transformers_egrm.modeling.backbone_egrm import Backbone
 from transformers_egrm.modeling.draft_generate_egrm import (
     SpeculativeOutput,
     drafter_starter,
@@ -19,9 +18,10 @@ from transformers_egrm.modeling.draft_generate_egrm import (
 from transformers_egrm.modeling.draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
 from transformers_egrm.modeling.draft_sources_egrm import DraftSource, NgramDrafter, Warp, early_exit
 from transformers_egrm.modeling.draft_tree_egrm import Tree, tree_refusal
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_prefill_egrm import positions_of, prefill
 from transformers_egrm.modeling.engine_sampling_egrm import warped_probs, warped_support
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.prefill_egrm import positions_of, prefill
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "custom_generate" / "speculative"

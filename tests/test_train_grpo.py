@@ -207,7 +207,7 @@ def test_chains_are_scored_as_in_judging(kind: str, monkeypatch: pytest.MonkeyPa
         return decode(self, token_ids, control=control)
 
     monkeypatch.setattr(type(model), "decode_tokens", watch)
-    monkeypatch.setattr("transformers_egrm.modeling.chains_egrm.verdict_of", lambda *args: 3)  # all are candidates
+    monkeypatch.setattr("transformers_egrm.modeling.judge_long_egrm.verdict_of", lambda *args: 3)  # all are candidates
     model.judge(inputs, path="long", selection="scorer", num_chains=6)
     judged = shown.pop()
     grades.score([key_of(0, False)] * 6, drawn)

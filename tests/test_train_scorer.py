@@ -12,7 +12,7 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.scorer_egrm import hybrid_loss
+from transformers_egrm.modeling.judge_scorer_egrm import hybrid_loss
 from transformers_egrm.training.candidates import (
     Candidate,
     Group,

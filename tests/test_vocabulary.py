@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformers_egrm.modeling.engine_sampling_egrm import draw, warped_probs
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTrie
 
 
 SPLIT = [tuple(100 + int(digit) for digit in str(score)) for score in range(11)]  # "10" is 1 and 0

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 from shutil import copyfile
 
-from transformers_egrm.modeling import generate_egrm
+from transformers_egrm.modeling import engine_generate_egrm
 
 
-_SOURCES = Path(generate_egrm.__file__).parent
+_SOURCES = Path(engine_generate_egrm.__file__).parent
 # Repositories under examples/custom_generate, and the model file that holds the `generate` of each.
-DECODERS = {"ladder": "generate_egrm", "speculative": "draft_generate_egrm"}
+DECODERS = {"ladder": "engine_generate_egrm", "speculative": "draft_generate_egrm"}
 _IMPORT = re.compile(r"^from \.(\w+) import", re.MULTILINE)
 
 
-def write_custom_generate(folder: str | Path, module: str = "generate_egrm") -> list[Path]:
+def write_custom_generate(folder: str | Path, module: str = "engine_generate_egrm") -> list[Path]:
     """Write the folder `custom_generate/` of a repository: `generate.py` and every file it needs.
 
     Args:

@@ -11,8 +11,7 @@ from tqdm.auto import tqdm
 
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.probes_egrm import LongItems
-from transformers_egrm.modeling.results_egrm import (
+from transformers_egrm.modeling.judge_results_egrm import (
     Entry,
     JudgeResult,
     encode_record,
@@ -20,6 +19,7 @@ from transformers_egrm.modeling.results_egrm import (
     raise_if_programs,
     results_of,
 )
+from transformers_egrm.modeling.judge_short_egrm import LongItems
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ def card(
 
     A card that was written or edited by hand is not replaced.
     """
-    from transformers_egrm.modeling.card_egrm import is_rendered, render_card
     from transformers_egrm.modeling.configuration_egrm import EGRMConfig
+    from transformers_egrm.modeling.hub_card_egrm import is_rendered, render_card
 
     folder = folder_of(folder)
     identity(folder, None)

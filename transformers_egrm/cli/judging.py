@@ -46,7 +46,7 @@ def make_job(
 
 def result_types() -> dict[str, Any]:
     """Python type of each field of a `JudgeResult`."""
-    from transformers_egrm.modeling.results_egrm import JudgeResult
+    from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
     return get_type_hints(JudgeResult)
 

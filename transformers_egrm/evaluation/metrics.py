@@ -17,9 +17,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from transformers_egrm.extras import import_extra
-from transformers_egrm.modeling.consensus_egrm import choose_route, vote
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.outputs_egrm import Route
+from transformers_egrm.modeling.judge_values_egrm import Route
+from transformers_egrm.modeling.verdict_consensus_egrm import choose_route, vote
 
 
 BINNINGS = ("equal_width", "equal_mass")

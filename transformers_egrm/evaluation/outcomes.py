@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from transformers_egrm.evaluation.metrics import RoutingMetrics, routing
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.judge_short_egrm import LongItems
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Route, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
-from transformers_egrm.modeling.probes_egrm import LongItems
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
 
 

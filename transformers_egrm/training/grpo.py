@@ -15,10 +15,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from transformers_egrm.evaluation.metrics import takes_short
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.components_egrm import plain_generator
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_generate_egrm import generate
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.generate_egrm import generate
+from transformers_egrm.modeling.hub_components_egrm import plain_generator
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.training.config import GRPOStageConfig, Schedule
 from transformers_egrm.training.curriculum import Curriculum, plan

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_values_egrm import JudgeInputs
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import JudgeInputs
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
 from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE, format_line, read_rubric, verdict_word
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from transformers_egrm.modeling.chains_egrm import join_outputs
+from transformers_egrm.modeling.judge_long_egrm import join_outputs
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Route, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.judge import batches
 

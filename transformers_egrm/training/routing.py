@@ -17,8 +17,8 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
 from transformers_egrm.evaluation.metrics import auroc, reliability, takes_short
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Status
 from transformers_egrm.training.config import RoutingConfig
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.judge import batches

@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.scorer_egrm import EGRMScorer, HybridLoss
 from transformers_egrm.training.candidates import Group, read_candidate_file, read_groups, sample_groups, write_groups
 from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
 from transformers_egrm.training.config import ScorerStageConfig

@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .backbone_egrm import Backbone
 from .draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
 from .draft_sources_egrm import Drafter, DraftSource, ModelDrafter, NgramDrafter, Warp
 from .draft_tree_egrm import tree_refusal
 from .draft_verification_egrm import default_method, rule_of
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import prefill
 from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .prefill_egrm import prefill
 
 
 # What `generate` prepares and this module does itself. Anything else in its place is refused.

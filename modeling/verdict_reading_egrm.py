@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .ladder_egrm import BranchSampler
-from .outputs_egrm import JudgeInputs
+from .engine_sampler_egrm import BranchSampler
+from .engine_vocabulary_egrm import TrieWalk
+from .judge_values_egrm import JudgeInputs
 from .verdicts_egrm import JudgeTask
-from .vocabulary_egrm import TrieWalk
 
 
 Decode = Callable[[list[list[int]]], list[str]]

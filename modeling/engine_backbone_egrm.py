@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from .engine_flops_egrm import CostModel, cost_model
 from .engine_kernels_egrm import STAR_ATTENTION, fast_linear
 from .errors_egrm import UnsupportedModelError
-from .flops_egrm import CostModel, cost_model
 
 
 # Hidden size from which oneDNN's products save more than it costs to catch every call on its way there: catching doubles

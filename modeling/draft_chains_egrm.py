@@ -7,18 +7,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
 from .draft_generate_egrm import draft_warp, drafter_starter, make_plan
 from .draft_loop_egrm import Rows, SpeculationPlan, Written, speculate
 from .draft_sources_egrm import DraftSource, Warp
 from .draft_tree_egrm import tree_refusal
+from .engine_backbone_egrm import Backbone
+from .engine_flops_egrm import CostModel
+from .engine_local_egrm import StarPrompts
+from .engine_sampler_egrm import Branches, BranchSampler
+from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .flops_egrm import CostModel
-from .ladder_egrm import Branches, BranchSampler
-from .probes_egrm import Judge, LongItem
-from .prompts_egrm import StarPrompts
-from .vocabulary_egrm import OpenVocabulary
+from .judge_short_egrm import Judge, LongItem
 
 
 TRIAL_TOKENS = 24  # of every chain, both ways, to tell which is faster

@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
+from .draft_chains_egrm import draft_source, drafted_flops, has_room, saves_time, write_chains
 from .draft_generate_egrm import make_plan
 from .draft_loop_egrm import Written
-from .drafted_egrm import draft_source, drafted_flops, has_room, saves_time, write_chains
+from .engine_backbone_egrm import Backbone
+from .engine_local_egrm import Body, StarPrompts, resume_prompts
+from .engine_prefill_egrm import Prefix
+from .engine_sampler_egrm import BranchSampler
+from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError
-from .ladder_egrm import BranchSampler
-from .outputs_egrm import EGRMOutput, Status
-from .prefill_egrm import Prefix
-from .probes_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
-from .prompts_egrm import Body, StarPrompts, resume_prompts
-from .reading_egrm import answer_of, label_of, reward_of, verdict_of
-from .vocabulary_egrm import OpenVocabulary
+from .judge_short_egrm import Judge, LongItem, LongItems, ShortStage, branches_of
+from .judge_values_egrm import EGRMOutput, Status
+from .verdict_reading_egrm import answer_of, label_of, reward_of, verdict_of
 
 
 SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing

@@ -8,7 +8,7 @@ Source:
 import torch
 from torch import Tensor
 
-from .outputs_egrm import Consensus, Route
+from .judge_values_egrm import Consensus, Route
 
 
 # A share such as 4/5 must reach a threshold of 0.8 whatever its float32 rounding.

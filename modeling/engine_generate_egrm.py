@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
+from .engine_local_egrm import start_prompts
 from .engine_random_egrm import item_id_of_tokens
+from .engine_sampler_egrm import Branches, BranchSampler
+from .engine_trials_egrm import star_refusal
+from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .ladder_egrm import Branches, BranchSampler
-from .prompts_egrm import start_prompts
-from .trials_egrm import star_refusal
-from .vocabulary_egrm import OpenVocabulary
 
 
 @torch.no_grad()

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import Cache, GenerationMixin, PreTrainedModel
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix, suffix_cache
 from .engine_random_egrm import uniforms
 from .engine_sampling_egrm import draw
-from .prefill_egrm import Prefix, suffix_cache
-from .vocabulary_egrm import OpenVocabulary, TrieWalk
+from .engine_vocabulary_egrm import OpenVocabulary, TrieWalk
 
 
 class Stepper(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from .configuration_egrm import JudgeOptions
-from .outputs_egrm import EGRMOutput, Route, Status
+from .judge_values_egrm import EGRMOutput, Route, Status
 from .processing_egrm import EncodedItem
 
 

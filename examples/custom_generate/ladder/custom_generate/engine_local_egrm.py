@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from .backbone_egrm import Backbone
-from .ladder_egrm import Sampler, run_expanded, run_forward, run_star
-from .prefill_egrm import Prefix, extend_all, positions_of, prefill, prefill_groups
-from .trials_egrm import continues_in_chunks
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import Prefix, extend_all, positions_of, prefill, prefill_groups
+from .engine_sampler_egrm import Sampler, run_expanded, run_forward, run_star
+from .engine_trials_egrm import continues_in_chunks
 
 
 @dataclass(frozen=True)

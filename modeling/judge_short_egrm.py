@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .backbone_egrm import Backbone
 from .configuration_egrm import JudgeOptions
-from .consensus_egrm import count_votes, exact_consensus, is_decided, num_voters, sampled_consensus
+from .engine_backbone_egrm import Backbone
+from .engine_local_egrm import Body, Groups, Prompts, start_prompts
+from .engine_sampler_egrm import Branches, BranchSampler, PathSampler
+from .engine_trials_egrm import star_refusal
+from .engine_vocabulary_egrm import OpenVocabulary, TrieWalk, VerdictTrie
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .ladder_egrm import Branches, BranchSampler, PathSampler
-from .outputs_egrm import Consensus, EGRMOutput, JudgeInputs, Route, Status
-from .prompts_egrm import Body, Groups, Prompts, start_prompts
-from .reading_egrm import ProbeReader, label_of, reward_of
-from .trials_egrm import star_refusal
+from .judge_values_egrm import Consensus, EGRMOutput, JudgeInputs, Route, Status
+from .verdict_consensus_egrm import count_votes, exact_consensus, is_decided, num_voters, sampled_consensus
+from .verdict_reading_egrm import ProbeReader, label_of, reward_of
 from .verdicts_egrm import JudgeTask
-from .vocabulary_egrm import OpenVocabulary, TrieWalk, VerdictTrie
 
 
 ORDER_STRIDE = 1 << 10  # branch ids of an item's second prompt start here

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
 from .engine_kernels_egrm import PrefixLayer, SharedPrefix
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import extend_all, positions_of, prefill
+from .engine_sampler_egrm import StarStepper
 from .errors_egrm import UnsupportedModelError
-from .ladder_egrm import StarStepper
-from .prefill_egrm import extend_all, positions_of, prefill
 
 
 def star_refusal(backbone: Backbone) -> str | None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from .components_egrm import check_vocabulary
 from .configuration_egrm import EGRMConfig
 from .errors_egrm import UnsupportedModelError
+from .hub_components_egrm import check_vocabulary
 
 
 MICRO_BATCH_TOKENS = 8192  # padded tokens per encoder call: about 100 MB of activations for a base-size encoder
