@@ -151,7 +151,7 @@ class ChainDrafts:
             prompts.sample(branches, OpenVocabulary(()), budget)
 
         rows = 1 << (len(branches.item_ids) - 1).bit_length()
-        plan = make_plan(source, options.verification or "spectr_gbv", options.num_drafts, options.draft_length)
+        plan = make_plan(source, options.verification, options.num_drafts, options.draft_length)
         name = f"drafts of {id(self.draft)} by {plan} save time for {rows} rows"
         return self.backbone.fact(name, lambda: _seconds_of(drafted) < _seconds_of(plain))
 
@@ -163,7 +163,7 @@ class ChainDrafts:
         suffix = torch.tensor(prompts.suffix, dtype=torch.int64)
         texts = [torch.cat([ids, suffix]) for ids in prompts.token_ids]
         contexts, valid = _left_padded([text for text in texts for _ in range(copies)], device)
-        plan = make_plan(source, options.verification or "spectr_gbv", options.num_drafts, options.draft_length)
+        plan = make_plan(source, options.verification, options.num_drafts, options.draft_length)
         warp = Warp(float(branches.temperatures[0]), float(branches.top_ps[0]))
         draft = source.backbone(self.backbone)
         start = drafter_starter(

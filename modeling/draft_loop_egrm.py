@@ -1,4 +1,4 @@
-"""The loop of speculative decoding: draft, run all drafts in one pass of the target, verify, keep, repeat."""
+"""The loop of speculative decoding: draft, run all drafts in one pass of the target, verify, keep, and again."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from .draft_sources_egrm import Drafter, Proposal, Vocabulary, Warp
+from .draft_nodes_egrm import Debts, Drafts
+from .draft_sources_egrm import Drafter, HeldTokens, Proposal, Warp
 from .draft_tree_egrm import Tree
-from .draft_verification_egrm import Drafts, Layers, Uniforms, rule_of, verify
+from .draft_verification_egrm import Uniforms, default_method, rule_of, verify
 from .engine_backbone_egrm import Backbone
 from .engine_prefill_egrm import Prefix
 from .engine_random_egrm import uniforms
@@ -18,15 +19,15 @@ from .errors_egrm import ConfigError
 
 
 DRAFTING, VERIFYING, FIRST = 1, 2, 3  # streams of random numbers
-LOGITS_AT_ONCE = 1 << 26  # at most so many logits of the target are held at a time
+LOGITS_AT_ONCE = 1 << 26  # at most this many logits of the target are held at a time
 
 
 @dataclass(frozen=True)
 class SpeculationPlan:
-    """Who drafts how much, and how it is verified."""
+    """How much is drafted, and how it is verified."""
 
-    method: str = "spectr_gbv"
-    """A key of `METHODS`."""
+    method: str | None = None
+    """A key of `METHODS`. None stands for `default_method` of that many drafts, which is filled in."""
     num_drafts: int = 4
     """S."""
     draft_length: int = 8
@@ -40,7 +41,9 @@ class SpeculationPlan:
                 f"A draft has at least one token, got draft_length={self.draft_length}.",
                 "Try 8, or leave the draft model out for plain decoding.",
             )
-        rule_of(self.method, self.num_drafts)
+        rule_of(self.method, self.num_drafts)  # what is unknown, or takes one draft only, is refused
+        if self.method is None:
+            object.__setattr__(self, "method", default_method(self.num_drafts))
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class SpeculationStatistics:
     """What speculation achieved, summed over rows. The prompt's own pass and the token it gives are not counted."""
 
     tokens: int = 0
-    """Tokens written, those behind an end or a budget left out."""
+    """Tokens written; those after an end or a budget are left out."""
     rounds: int = 0
     """Passes of the target in which a row took part, summed over rows."""
     target_calls: int = 0
@@ -84,7 +87,7 @@ class SpeculationStatistics:
 
 @dataclass(frozen=True)
 class Rows:
-    """R texts to be written behind their prompts."""
+    """R texts to be written after their prompts."""
 
     contexts: Tensor
     """[R, T] int64, the prompts."""
@@ -106,7 +109,7 @@ class Written:
     """What was written. Fields as in `BranchSampler`."""
 
     tokens: Tensor
-    """[R, max_tokens] int64, 0 behind a row's end."""
+    """[R, max_tokens] int64, 0 after a row's end."""
     lengths: Tensor
     """[R] int64, the end token included."""
     ended: Tensor
@@ -120,9 +123,9 @@ class Written:
     states: Tensor | None
     """[R, H] float32, hidden states pooled over each row's tokens, where asked for."""
     rounds: Tensor
-    """[R] int64, passes of the target in which the row took part, the prompt's own left out."""
+    """[R] int64, passes of the target in which the row took part, without the prompt's own."""
     kept: Tensor
-    """[R, L] int64, how many of them wrote at least i + 1 drafted tokens."""
+    """[R, L] int64, how many of these passes wrote at least i + 1 drafted tokens."""
     statistics: SpeculationStatistics = field(default_factory=SpeculationStatistics)
 
 
@@ -147,16 +150,16 @@ def speculate(
         warp: Of the target.
         rows: What to write.
         want_log_probs: Whether to sum log-probabilities.
-        pooling: Which hidden states to keep, one of `POOLINGS`; costs one more pass whenever rows end.
+        pooling: Which hidden states to keep, one of `POOLINGS`. It costs one more pass whenever rows end.
 
     Raises:
-        UnsupportedModelError: The target cannot run several drafts behind one prompt.
+        UnsupportedModelError: The target cannot run several drafts after one prompt.
     """
     return _Loop(backbone, prefix, start_drafter, plan, warp, rows, want_log_probs, pooling).run()
 
 
 class _Loop:
-    # One call of `speculate`. `self.alive` are the rows that still write; everything but `self.out` has only those.
+    # One call of `speculate`. `self.alive` are the rows that still write. Everything but `self.out` has only those.
     def __init__(
         self, backbone: Backbone, prefix: Prefix, start_drafter: Callable[[Tensor], Drafter], plan: SpeculationPlan,
         warp: Warp, rows: Rows, want_log_probs: bool, pooling: str | None,
@@ -173,12 +176,12 @@ class _Loop:
         self.ends = torch.tensor(list(rows.end_ids), dtype=torch.int64, device=device)
         self.alive = torch.arange(count, device=device)
         self.round, self.num_rounds, self.num_tokens, self.seconds = 0, 0, 0, [0.0, 0.0, 0.0]
-        self.layers = Layers.none(count, device)
+        self.debts = Debts.none(count, device)
 
         logits = backbone.logits(prefix.hidden).to(device)
         finite = logits.amax(-1).isfinite()
-        self.held = Vocabulary(warp, rows.contexts, rows.valid, logits.shape[-1])
-        contexts = self.held.behind(rows.contexts[:, None, :0])
+        self.held = HeldTokens(warp, rows.contexts, rows.valid, logits.shape[-1])
+        contexts = self.held.after(rows.contexts[:, None, :0])
         support = warp.support(_sound(logits, finite), None if contexts is None else contexts[:, 0])
         first = support.draw(self._numbers(FIRST, 1))
         self.tree = Tree(backbone, prefix, room=rows.max_tokens + plan.num_drafts * plan.draft_length + 1)
@@ -224,9 +227,9 @@ class _Loop:
         numbers = self._numbers(VERIFYING, count * (length + 2) + 1)
         tests, clocks, nexts, thin = numbers.split([count * length, count, count, 1], dim=1)
         done = verify(
-            self.plan.method, drafts, self.layers, Uniforms(tests.view(rows, count, length), clocks, thin[:, 0], nexts)
+            self.plan.method, drafts, self.debts, Uniforms(tests.view(rows, count, length), clocks, thin[:, 0], nexts)
         )
-        self.round, self.num_rounds, self.layers = self.round + 1, self.num_rounds + rows, done.layers
+        self.round, self.num_rounds, self.debts = self.round + 1, self.num_rounds + rows, done.debts
         self.out.rounds[self.alive] += 1
 
         at = torch.arange(rows, device=self.alive.device)
@@ -240,7 +243,7 @@ class _Loop:
             self._add_log_probs(hidden, path, tokens, counts)
         if self.pooling == "mean":
             self._add_states(hidden, path, torch.minimum(counts, done.accepted))
-        # The next token is drawn already, so the caches go on behind everything that was accepted, written or not.
+        # The next token is drawn already, so the caches go on after everything that was accepted, written or not.
         self.tree.keep(path.to(device), (done.accepted + 1).to(device))
         self.drafter.accept(done.winners, done.accepted, done.next_tokens)
         self.held.add(tokens, done.accepted + 1)
@@ -266,7 +269,7 @@ class _Loop:
         return drawn.view(-1, count)
 
     def _layout(self, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        # The last token, then the drafts one behind the other: offsets [Q], who sees whom [Q, Q], nodes [S, L + 1].
+        # The last token, then the drafts one after the other: offsets [Q], who sees whom [Q, Q], nodes [S, L + 1].
         device = self.alive.device
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.arange(1, length + 1).repeat(count)])
         causal = torch.ones(length, length, dtype=torch.bool).tril()
@@ -294,18 +297,18 @@ class _Loop:
         return Support(support.probs.view(rows, width, -1), columns), torch.cat(finite).view(rows, width)
 
     def _contexts(self, proposal: Proposal, part: slice) -> Tensor | None:
-        if self.held.held is None:
+        if self.held.mask is None:
             return None
         tokens = proposal.tokens[part]
         _, count, length = tokens.shape
-        held = self.held.held[part]
+        held = self.held.mask[part]
         nodes = held[:, None, None].expand(-1, count, length, -1).clone()
         for node in range(length):
             nodes[:, :, node:].scatter_(3, tokens[:, :, node, None, None].expand(-1, -1, length - node, 1), True)
         return torch.cat([held[:, None], nodes.flatten(1, 2)], dim=1).flatten(0, 1)
 
     def _cut(self, tokens: Tensor, counts: Tensor, sound: Tensor) -> tuple[Tensor, Tensor]:
-        # How many of each row's first `counts` tokens are written, and which rows end: at an end token, at the budget.
+        # How many of each row's first `counts` tokens are written, and which rows end with an end token.
         left = self.rows.max_tokens - self.out.lengths[self.alive]
         counts = torch.minimum(torch.where(sound, counts, 0), left)
         steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -357,7 +360,7 @@ class _Loop:
             sums[rows] = states[~going]
 
     def _add_states(self, hidden: Tensor, path: Tensor, counts: Tensor) -> None:
-        # What this round ran of each row's text: the token that was waiting, and drafted ones that are written.
+        # What this round ran of each row's text: the token that was waiting, and the drafted ones that are written.
         at = path[..., None].expand(-1, -1, hidden.shape[-1]).to(hidden.device)
         own = hidden.gather(1, at).to(counts.device).float()
         meant = torch.arange(path.shape[1], device=counts.device) <= counts[:, None]
@@ -372,24 +375,24 @@ class _Loop:
         if bool(going.all()):
             return
         index = going.nonzero()[:, 0]
-        self.alive, self.last, self.layers = self.alive[index], self.last[index], self.layers.select(index)
+        self.alive, self.last, self.debts = self.alive[index], self.last[index], self.debts.select(index)
         self.held.keep_rows(index)
         self.tree.keep_rows(index.to(self.backbone.device))
         self.drafter.keep_rows(index)
 
 
 def _sound(logits: Tensor, finite: Tensor) -> Tensor:
-    # Rows of broken logits are stopped; until then they must not disturb what is computed for all rows at once.
+    # Rows of broken logits are stopped. Until then they must not disturb what is computed for all rows at once.
     return logits if bool(finite.all()) else torch.where(finite[:, None], logits, 0.0)
 
 
 def _joined(parts: Sequence[Support], size: int | None) -> Support:
-    # One support of all rows; over the whole vocabulary where `size` is given.
+    # One support of all rows, over the whole vocabulary where `size` is given.
     if size is not None:
         return Support(torch.cat([part.everywhere(size) for part in parts]), None)
     width = max(part.probs.shape[-1] for part in parts)
     probs = [torch.nn.functional.pad(part.probs, (0, width - part.probs.shape[-1])) for part in parts]
-    # Columns stay ascending; none of those added has any probability, and no token has such an id.
+    # Columns stay ascending. Those added have no probability, and no token has such an id.
     far = torch.iinfo(torch.int64).max
     columns = [
         torch.nn.functional.pad(part.columns, (0, width - part.columns.shape[-1]), value=far)
@@ -413,7 +416,7 @@ def _drafts_of(proposal: Proposal, support: Support, nodes: Tensor) -> Drafts:
     places = torch.searchsorted(columns[:, :, :-1].contiguous(), tokens[..., None])[..., 0]
     inside = places.clamp_max(columns.shape[-1] - 1)
     found = columns[:, :, :-1].gather(-1, inside[..., None])[..., 0] == tokens
-    # All that the draft may write and the target may not is one column more: no rule tells such tokens apart.
+    # All that the draft may write and the target may not is one more column: no rule tells such tokens apart.
     rest = (1 - draft.sum(-1, keepdim=True)).clamp_min(torch.finfo(torch.float64).tiny)
     places = torch.where(found, inside, columns.shape[-1])
     return Drafts(

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an item: a counter-based hash, the same on every device, in every batch.
+"""Random numbers that belong to an item: a counter-based hash, the same on every device and in every batch.
 
 One uniform number is a pure function of (seed, item id, branch, step). Nothing is drawn from a global or per-batch
 generator, so a result cannot depend on batch size, order or neighbours.
@@ -45,7 +45,7 @@ def uniforms(seed: int, item_ids: Tensor, branches: Tensor, step: int) -> Tensor
     state = _mix(torch.full_like(item_ids, _signed(_mix_int((seed & _MASK) + _GOLDEN))) ^ item_ids)
     state = _mix(state ^ branches)
     state = _mix(state ^ step)
-    # The half step keeps 0 and 1 out; behind 53 bits it would not be exact, and the largest number would round to 1.
+    # The half step keeps 0 and 1 out. After 53 bits it would not be exact: the largest number would round to 1.
     return (_shift_right(state, 12).double() + 0.5) * 2.0**-52
 
 

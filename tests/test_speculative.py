@@ -9,14 +9,14 @@ from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import DECODERS, write_custom_generate
 from transformers_egrm.modeling.draft_generate_egrm import (
-    DraftSource,
     SpeculativeOutput,
     drafter_starter,
     generate,
+    make_plan,
     speculative_sample,
 )
 from transformers_egrm.modeling.draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from transformers_egrm.modeling.draft_sources_egrm import NgramDrafter, Warp, early_exit
+from transformers_egrm.modeling.draft_sources_egrm import DraftSource, NgramDrafter, Warp, early_exit
 from transformers_egrm.modeling.draft_tree_egrm import Tree, tree_refusal
 from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_prefill_egrm import positions_of, prefill
@@ -120,7 +120,7 @@ def test_a_draft_that_is_the_target_is_always_kept_whole():
 
 
 def exact_law(model, prompt, num_tokens: int, temperature: float, top_p: float) -> torch.Tensor:
-    """[V ** num_tokens] of everything plain sampling may write behind a prompt [T]."""
+    """[V ** num_tokens] of everything plain sampling may write after a prompt [T]."""
     law, contexts = torch.ones(1, dtype=torch.float64), prompt[None]
     size = model.config.vocab_size
     for _ in range(num_tokens):
@@ -368,6 +368,31 @@ def test_lookup_repeats_what_followed_the_longest_recurring_end():
 
 
 # -- front doors -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "num_drafts", "expected"),
+    [
+        (DraftSource(layers=1), 1, ("bv", 1)),
+        (DraftSource(layers=1), 3, ("md_bv_plus", 3)),
+        (DraftSource(layers=1), None, ("md_bv_plus", 4)),
+        (DraftSource(ngram=2), None, ("sd", 1)),
+    ],
+)
+def test_where_no_method_is_named_the_number_of_drafts_chooses_it(source, num_drafts, expected):
+    plan = make_plan(source, None, num_drafts)
+    assert (plan.method, plan.num_drafts) == expected
+    if not source.is_certain:
+        assert SpeculationPlan(num_drafts=plan.num_drafts).method == plan.method
+    # It is an ordinary call of that method: the same plan, and the same texts.
+    assert plan == make_plan(source, expected[0], num_drafts)
+    ids, mask = padded_batch()
+    model = tiny_generator("llama")
+    options = {"do_sample": True, "max_new_tokens": 8, "num_drafts": num_drafts, "attention_mask": mask}
+    by = {"draft_layers": source.layers, "draft_ngram": source.ngram}
+    assert torch.equal(
+        generate(model, ids, **options, **by), generate(model, ids, verification=expected[0], **options, **by)
+    )
 
 
 @pytest.mark.parametrize("name", DECODERS)

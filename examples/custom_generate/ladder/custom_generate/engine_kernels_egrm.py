@@ -1,8 +1,8 @@
 """Two pieces of arithmetic that make M branches cost little more than one.
 
-`shared_prefix_attention`: queries of all branches of a prompt read its keys and values where they lie, once, instead of
-M copies. `fast_linear`: on a CPU, float32 products with few rows go to oneDNN, whose kernels read the weights at memory
-speed where the default ones do not.
+`shared_prefix_attention`: the queries of all branches of a prompt read its keys and values once, where they lie, instead
+of M copies. `fast_linear`: on a CPU, float32 products with few rows go to oneDNN. Its kernels read the weights at memory
+speed, which the default ones do not.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def shared_prefix_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one new token per branch over its prompt's prefix and its own suffix.
 
-    Exact softmax over both parts at once; prefix keys are read once per prompt, whatever the number of branches.
+    The softmax over both parts is exact. Prefix keys are read once per prompt, whatever the number of branches.
 
     Args:
         module: Attention module; its `layer_idx` selects the prefix layer.
@@ -112,7 +112,7 @@ AttentionInterface.register(STAR_ATTENTION, shared_prefix_attention)
 
 
 class fast_linear(TorchFunctionMode):
-    """Send eligible `linear` calls of this thread to oneDNN while active; everything else is untouched.
+    """Send eligible `linear` calls of this thread to oneDNN while active; everything else stays as it is.
 
     Eligible: CPU, float32, no gradient. Results differ from the default kernel's by float rounding only.
     """
@@ -141,7 +141,7 @@ def _fits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 @cache
 def onednn_linear_works() -> bool:
-    """Whether this build of torch has oneDNN's linear and it computes what the default does."""
+    """Whether this build of torch has oneDNN's linear, and it computes what the default one does."""
     try:
         x, weight = torch.linspace(-1, 1, 21).view(3, 7), torch.linspace(-2, 1, 35).view(5, 7)
         ours = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")

@@ -1,10 +1,9 @@
-"""From logits to tokens: temperature and nucleus of its own for every row, and one uniform number per draw."""
+"""From logits to tokens: every row has its own temperature and nucleus, and every draw takes one uniform number."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 
 TOP_CANDIDATES = 256  # a nucleus that reaches further is found without ranking
@@ -20,9 +19,9 @@ RADIX_DIGITS = (
 def warped_probs(logits: Tensor, temperatures: Tensor, top_ps: Tensor) -> Tensor:
     """Probabilities after temperature and nucleus, row by row: the definition `draw` samples from.
 
-    The nucleus is the smallest set of most probable tokens whose mass reaches top-p, and all tokens as probable as its
-    least one: equal logits are kept or dropped together, whatever their order. A token less than 1e-30 times as
-    probable as the first has probability 0.
+    The nucleus is the smallest set of most probable tokens whose mass reaches top-p, with all tokens as probable as its
+    least one. Equal logits are thus kept or dropped together, whatever their order. A token less than 1e-30 times as
+    probable as the first one has probability 0.
 
     Args:
         logits: [N, V] float32; -inf is never drawn.
@@ -73,7 +72,7 @@ class Support:
         """One token for each of K numbers: [..., K] int64 from [..., K] float64 in (0, 1)."""
         sums = self.probs.cumsum(-1)
         places = torch.searchsorted(sums.contiguous(), (uniform * sums[..., -1:]).contiguous(), right=True)
-        # Rounding may point behind the last column that has any probability.
+        # Rounding may point beyond the last column that has any probability.
         last = sums.shape[-1] - 1 - (self.probs > 0).flip(-1).long().argmax(-1, keepdim=True)
         places = torch.minimum(places, last)
         return places if self.columns is None else self.columns.gather(-1, places)
@@ -107,7 +106,7 @@ def warped_support(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_k: 
         logits: [N, V] float32.
         temperatures: [N], at least 0.
         top_ps: [N] in (0, 1].
-        top_k: Only that many most probable tokens, and those as probable as the last of them; 0: all.
+        top_k: Only that many most probable tokens, and all tokens as probable as the last of them; 0: all.
     """
     if bool((temperatures == 0).all()):
         best = logits.argmax(-1, keepdim=True)
@@ -136,8 +135,8 @@ def warped_support(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_k: 
 def _draw_among_top(
     logits: Tensor, weights: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor
 ) -> Tensor | None:
-    # Nearly always a few hundred of 100,000 tokens hold the nucleus, and finding them is one partial sort of each row
-    # of logits, because order does not depend on temperature. None where they do not prove to hold it.
+    # Nearly always a few hundred of 100,000 tokens hold the nucleus. One partial sort of each row of logits finds them,
+    # because their order does not depend on the temperature. None where they do not prove to hold it.
     if weights.shape[-1] <= TOP_CANDIDATES or not bool((top_ps < 1).all()):
         return None
     repeats = weights.shape[0] // logits.shape[0]
@@ -159,7 +158,7 @@ def _invert(sums: Tensor, uniform: Tensor) -> Tensor:
 
 def _weights(logits: Tensor, temperatures: Tensor) -> Tensor:
     # Unnormalised, largest 1, in float32: the one rounding that every path shares. What would become a denormal number
-    # becomes 0, since arithmetic on those is a hundred times slower.
+    # becomes 0, because arithmetic on denormal numbers is a hundred times slower.
     heat = torch.where(temperatures > 0, temperatures, torch.ones_like(temperatures)).float()
     scaled = (logits - logits.amax(-1, keepdim=True)).div_(heat[:, None])
     return torch.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
@@ -190,23 +189,4 @@ def _nucleus_floor(weights: Tensor, top_ps: Tensor) -> Tensor:
     return prefix[:, 0].contiguous().view(torch.float32)
 
 
-class LadderWarper(LogitsProcessor):
-    """Temperature and nucleus of its own for every row, as a processor for plain `generate`.
-
-    Leave `temperature`, `top_k` and `top_p` of the generation config neutral beside it.
-
-    Args:
-        temperatures: [N], at least 0.
-        top_ps: [N] in (0, 1].
-    """
-
-    def __init__(self, temperatures: Tensor, top_ps: Tensor) -> None:
-        self.temperatures, self.top_ps = temperatures, top_ps
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Log-probabilities of the warped distribution, -inf outside of it: [N, V] in the dtype of `scores`."""
-        probs = warped_probs(scores.float(), self.temperatures.to(scores.device), self.top_ps.to(scores.device))
-        return probs.log().to(scores.dtype)
-
-
-__all__ = ["LadderWarper", "Support", "draw", "warped_probs", "warped_support"]
+__all__ = ["Support", "draw", "warped_probs", "warped_support"]

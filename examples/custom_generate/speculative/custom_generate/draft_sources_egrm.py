@@ -50,37 +50,40 @@ class Warp:
         return warped_support(logits, full, torch.full_like(full, self.top_p), self.top_k)
 
 
-class Vocabulary:
-    """Which tokens each row's context holds, kept only where a repetition penalty asks for it.
+class HeldTokens:
+    """Which tokens each row's context holds. They are kept only where a repetition penalty asks for them.
 
     Args:
-        warp: Decides.
+        warp: Says whether one does.
         contexts: [R, T] int64.
         valid: [R, T] bool, False on padding, which no penalty touches.
         size: V.
+
+    Attributes:
+        mask: [R, V] bool; None where nothing depends on it.
     """
 
     def __init__(self, warp: Warp, contexts: Tensor, valid: Tensor, size: int) -> None:
-        self.held: Tensor | None = None
+        self.mask: Tensor | None = None
         if warp.repetition_penalty != 1.0:
-            held = torch.zeros(contexts.shape[0], size + 1, dtype=torch.bool, device=contexts.device)
-            self.held = held.scatter_(1, torch.where(valid, contexts, size), True)[:, :size]
+            mask = torch.zeros(contexts.shape[0], size + 1, dtype=torch.bool, device=contexts.device)
+            self.mask = mask.scatter_(1, torch.where(valid, contexts, size), True)[:, :size]
 
-    def behind(self, tokens: Tensor) -> Tensor | None:
+    def after(self, tokens: Tensor) -> Tensor | None:
         """[R, S, V] bool for contexts continued by tokens [R, S, n]."""
-        if self.held is None:
+        if self.mask is None:
             return None
-        return self.held[:, None].expand(-1, tokens.shape[1], -1).scatter(2, tokens, True)
+        return self.mask[:, None].expand(-1, tokens.shape[1], -1).scatter(2, tokens, True)
 
     def add(self, tokens: Tensor, counts: Tensor) -> None:
         """Append the first `counts` [R] of tokens [R, n]."""
-        if self.held is not None:
+        if self.mask is not None:
             first = torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
-            self.held = self.held.scatter(1, torch.where(first, tokens, tokens[:, :1]), True)
+            self.mask = self.mask.scatter(1, torch.where(first, tokens, tokens[:, :1]), True)
 
     def keep_rows(self, index: Tensor) -> None:
         """Drop all other rows."""
-        self.held = None if self.held is None else self.held[index]
+        self.mask = None if self.mask is None else self.mask[index]
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,12 @@ class Drafter(Protocol):
     calls: int
     """Forward passes so far."""
 
-    def propose(self, uniform: Tensor, held: Vocabulary) -> Proposal:
-        """S drafts of L tokens for each row: one number of [R, S, L] for each."""
+    def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
+        """Write S drafts of L tokens for each row. Each token takes one of the numbers [R, S, L]."""
         ...
 
     def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor) -> None:
-        """Go on behind the first `accepted` [R] tokens of draft `winners` [R], and `next_tokens` [R]."""
+        """Go on after the first `accepted` [R] tokens of draft `winners` [R], and `next_tokens` [R]."""
         ...
 
     def keep_rows(self, index: Tensor) -> None:
@@ -113,16 +116,16 @@ class Drafter(Protocol):
 
 
 class ModelDrafter:
-    """A causal LM that writes S independent drafts behind one prompt.
+    """A causal LM that writes S independent drafts after one prompt.
 
     Args:
         backbone: The model.
         prefix: Its own run of the prompts.
-        first_tokens: [R] int64, the token behind each prompt.
+        first_tokens: [R] int64, the token after each prompt.
         warp: How its tokens are drawn.
         room: Tokens expected to be in flight or kept.
-        first_is_greedy: Whether the first draft takes the most probable tokens instead of drawing them. Only for a
-            greedy target, which keeps what agrees with it, whatever it was drawn from.
+        first_is_greedy: Whether the first draft takes the most probable tokens instead of drawing them. This is only
+            for a greedy target: it keeps what agrees with it, whatever that was drawn from.
     """
 
     def __init__(
@@ -132,18 +135,18 @@ class ModelDrafter:
         self.backbone, self.warp, self.calls = backbone, warp, 0
         self.first_is_greedy = first_is_greedy
         self.tree = Tree(backbone, prefix, room)
-        # What was written but not run: one token, or two where a whole draft was kept, whose last one was never fed.
+        # What was written but not run: one token, or two after a whole draft was kept, whose last token was never fed.
         self._waiting = torch.stack([first_tokens, first_tokens], dim=1)
         self._counts = torch.ones_like(first_tokens)
         self._drafts: Tensor = first_tokens[:, None, None][:, :, :0]
 
-    def propose(self, uniform: Tensor, held: Vocabulary) -> Proposal:
+    def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
         """See `Drafter`."""
         rows, count, length = uniform.shape
         device = uniform.device
         width = int(self._counts.max())
         offsets = torch.arange(width, device=device) - width + self._counts[:, None]
-        known = offsets >= 0  # a row with fewer tokens than others starts with a slot that nobody sees
+        known = offsets >= 0  # a row with fewer tokens than others starts with a slot that no one sees
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
         own = torch.eye(width, dtype=torch.bool, device=device)
         seen = (causal & known[:, None, :]) | own
@@ -153,7 +156,7 @@ class ModelDrafter:
         supports: list[Support] = []
         for step in range(length):
             prefix = torch.stack(drawn, dim=2) if drawn else uniform[:, :1, :0].long()
-            contexts = held.behind(prefix)
+            contexts = held.after(prefix)
             logits = self.backbone.logits(hidden.flatten(0, 1)).to(device)
             support = self.warp.support(logits, None if contexts is None else contexts.flatten(0, 1))
             support = _shaped(support, rows, hidden.shape[1], count)
@@ -197,9 +200,9 @@ class NgramDrafter:
     """Repeats what followed the last few tokens when they were written before. One draft, no model.
 
     Args:
-        texts: Token ids of each row's prompt, with the token behind it.
+        texts: Token ids of each row's prompt, and the token after it.
         length: L.
-        longest: Most tokens that are looked up; fewer are tried where that many do not recur.
+        longest: How many last tokens are looked up at most; fewer are tried where that many do not recur.
 
     Source:
         Prompt lookup decoding: https://github.com/apoorvumang/prompt-lookup-decoding
@@ -210,7 +213,7 @@ class NgramDrafter:
         self.texts = [list(text) for text in texts]
         self._drafts = torch.zeros(len(self.texts), length, dtype=torch.int64)
 
-    def propose(self, uniform: Tensor, held: Vocabulary) -> Proposal:
+    def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
         """See `Drafter`."""
         drafts = torch.tensor([self._continuation(text) for text in self.texts], dtype=torch.int64)
         self._drafts = drafts
@@ -238,20 +241,20 @@ class NgramDrafter:
             if start is not None:
                 found = text[start + size : start + size + self.length]
                 break
-        # Some token has to stand where nothing was found; it is refused like any other wrong guess.
+        # Some token has to stand where nothing was found. It is refused like any other wrong guess.
         return found + [text[-1]] * (self.length - len(found))
 
 
 def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A causal LM of the first layers of another one, with its norm and head. Weights are shared, not copied.
+    """A causal LM of another one's first layers, norm and head. Weights are shared, not copied.
 
     Args:
         model: The target.
         layers: How many of its layers.
 
     Raises:
-        ConfigError: It has not more layers than that.
-        UnsupportedModelError: Its layers are not where they are expected.
+        ConfigError: The target does not have more layers than that.
+        UnsupportedModelError: The target's layers are not where they are expected.
     """
     config: Any = model.config.get_text_config(decoder=True)
     if not 1 <= layers < config.num_hidden_layers:
@@ -280,8 +283,68 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     return small
 
 
+@dataclass(frozen=True)
+class DraftSource:
+    """Who drafts: exactly one of the three.
+
+    Args:
+        model: A causal LM with the same tokenizer.
+        layers: That many first layers of the target itself, with its norm and head.
+        ngram: The text written so far: what followed up to that many last tokens is repeated.
+    """
+
+    model: PreTrainedModel | None = None
+    layers: int | None = None
+    ngram: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("model", "layers", "ngram") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                f"Drafts need exactly one source, got {len(given)}.",
+                "Pass one of draft_model, draft_layers and draft_ngram.",
+            )
+        if self.ngram is not None and self.ngram < 1:
+            raise ConfigError(f"At least one token has to be looked up, got draft_ngram={self.ngram}.", "Try 3.")
+
+    def backbone(self, target: Backbone) -> Backbone | None:
+        """The drafting model; None where there is none.
+
+        Args:
+            target: Whose drafts they are.
+
+        Raises:
+            ConfigError: It is not a causal LM, or has another vocabulary; or there are too few layers.
+            UnsupportedModelError: It cannot be run after a prompt.
+        """
+        if self.ngram is not None:
+            return None
+        if self.layers is not None:
+            count = self.layers
+            return Backbone(target.fact(f"first {count} layers", lambda: early_exit(target.generator, count)))
+        if not isinstance(self.model, PreTrainedModel):
+            raise ConfigError(
+                f"draft_model is a causal LM of Transformers, got {type(self.model).__name__}.",
+                "Load it with `AutoModelForCausalLM.from_pretrained`.",
+            )
+        draft = Backbone(self.model)
+        ours, theirs = target.config.vocab_size, draft.config.vocab_size
+        if ours != theirs:
+            raise ConfigError(
+                f"Draft and target need one vocabulary, but the draft knows {theirs} tokens and the target {ours}.",
+                "Use a draft with the target's tokenizer. If only the padding of the embeddings differs, resize them "
+                "with `draft.resize_token_embeddings`.",
+            )
+        return draft
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a context has only one draft, which is looked up and not drawn."""
+        return self.ngram is not None
+
+
 def _shell(module: PreTrainedModel, config: Any) -> PreTrainedModel:
-    # The same module with its own list of parts: replacing one leaves the original alone.
+    # The same module with its own list of parts: to replace one leaves the original alone.
     shell = copy.copy(module)
     shell._modules = dict(module._modules)
     shell.config = config
@@ -300,11 +363,12 @@ def _shaped(support: Support, rows: int, given: int, count: int) -> Support:
 
 
 __all__ = [
+    "DraftSource",
     "Drafter",
+    "HeldTokens",
     "ModelDrafter",
     "NgramDrafter",
     "Proposal",
-    "Vocabulary",
     "Warp",
     "early_exit",
 ]

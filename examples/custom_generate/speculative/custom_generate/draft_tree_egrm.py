@@ -1,8 +1,8 @@
-"""A context that grows by branches: several continuations of a row are run side by side, one of them is kept.
+"""A context that grows by branches: several continuations of a row are run side by side, and one of them is kept.
 
-Keys and values of a row lie in one buffer. New tokens are appended behind it, with a mask that says which of them sees
-which; `keep` then moves the chosen ones next to what was kept before and forgets the others. Nothing that was kept is
-ever copied, except when the buffer grows or rows are dropped.
+Keys and values of a row lie in one buffer. New tokens are appended to it, with a mask that says which of them sees
+which. Then `keep` moves the chosen ones next to what was kept before, and forgets the others. What was kept is copied
+only when the buffer grows or rows are dropped.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from .errors_egrm import UnsupportedModelError
 
 
 class TreeLayer(DynamicLayer):
-    """One layer's keys and values, [R, Hkv, slots, D], in a buffer with room behind the slots in use.
+    """One layer's keys and values, [R, Hkv, slots, D], in a buffer with room after the slots in use.
 
     Args:
         keys: [R, Hkv, P, D] of the prompts.
@@ -37,7 +37,7 @@ class TreeLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append [R, Hkv, Q, D] tokens; returns all slots in use, [R, Hkv, slots, D] each."""
+        """Append [R, Hkv, Q, D] tokens and return all slots in use, [R, Hkv, slots, D] each."""
         end = self.used + key_states.shape[2]
         if end > self.keys.shape[2]:
             room = max(end - self.keys.shape[2], self.keys.shape[2] // 4, 64)
@@ -47,7 +47,7 @@ class TreeLayer(DynamicLayer):
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def move(self, source: Tensor, target: Tensor, used: int) -> None:
-        """Copy slots `source` [R, n] of each row to `target` [R, n]; then only `used` slots are in use."""
+        """Copy slots `source` [R, n] of each row to `target` [R, n]. After that, only `used` slots are in use."""
         for buffer in (self.keys, self.values):
             shape = (-1, buffer.shape[1], -1, buffer.shape[3])
             moved = buffer.gather(2, source.to(buffer.device)[:, None, :, None].expand(shape))
@@ -68,7 +68,7 @@ class Tree:
 
     Args:
         backbone: The model.
-        prefix: Its prompts; read once, not written to.
+        prefix: Its prompts. They are read once and not written to.
         room: Tokens that are expected to be in flight and kept.
 
     Attributes:
@@ -76,14 +76,14 @@ class Tree:
         in_flight: Tokens run since the last `keep`, of each row.
 
     Raises:
-        UnsupportedModelError: The model's layers cannot be run so.
+        UnsupportedModelError: The model's layers cannot be run like this.
     """
 
     def __init__(self, backbone: Backbone, prefix: Prefix, room: int = 64) -> None:
         refusal = tree_refusal(backbone)
         if refusal is not None:
             raise UnsupportedModelError(
-                f"{type(backbone.generator).__name__} cannot run several drafts behind one prompt. {refusal}",
+                f"{type(backbone.generator).__name__} cannot run several drafts after one prompt. {refusal}",
                 "Decode without a draft, or use a model of full or sliding attention with 'sdpa' or 'eager'.",
             )
         self._init(backbone, prefix, room)
@@ -105,9 +105,9 @@ class Tree:
 
         Args:
             tokens: [R, Q] int64.
-            offsets: [R, Q] or [Q] int64, how far behind the kept tokens each one stands; 0: next to them.
-            seen: [R, Q, F + Q] or [Q, F + Q] bool, which tokens in flight each one sees, itself included; F are those
-                of earlier runs.
+            offsets: [R, Q] or [Q] int64, how far after the kept tokens each one stands; 0: next to them.
+            seen: [R, Q, F + Q] or [Q, F + Q] bool, which tokens in flight each one sees, itself included. F tokens are
+                in flight from earlier runs.
 
         Returns:
             [R, Q, H] final hidden states.
@@ -132,10 +132,10 @@ class Tree:
         return self.backbone.run(tokens, mask, positions, self.cache)
 
     def keep(self, flying: Tensor, counts: Tensor) -> None:
-        """Keep some tokens in flight, forget the others.
+        """Keep some tokens in flight and forget the others.
 
         Args:
-            flying: [R, n] int64, which ones, in the order of their positions, counted from 0 in the order they were run.
+            flying: [R, n] int64, which ones, in the order of their positions. They count from 0 in the order of running.
             counts: [R] int64, how many of a row's n are meant.
         """
         steps = torch.arange(flying.shape[1], device=flying.device)
@@ -155,7 +155,7 @@ class Tree:
         self.lengths, self._flying = self.lengths + counts, self._flying[:, :0]
 
     def keep_rows(self, index: Tensor) -> None:
-        """Drop all other rows; nothing may be in flight."""
+        """Drop all other rows. Nothing may be in flight."""
         for layer in self.layers:
             layer.keep_rows(index)
         for name in ("lengths", "_visible", "_positions", "_fill", "_flying"):
@@ -163,7 +163,7 @@ class Tree:
 
 
 def tree_refusal(backbone: Backbone) -> str | None:
-    """Why a model cannot be run as a tree; None where it can. What its configuration does not tell, a trial does."""
+    """Why a model cannot be run as a tree; None where it can. A trial tells what its configuration does not."""
     if backbone.star_refusal is not None:
         return backbone.star_refusal
     return backbone.fact("tree", lambda: _fault(backbone))
@@ -180,7 +180,8 @@ def _fault(backbone: Backbone) -> str | None:
 
 
 def _matches_plain_pass(backbone: Backbone) -> bool:
-    # Two rows, one padded; two branches of two tokens; the second is kept, in one row only its first token; one more.
+    # Two rows, one of them padded, and two branches of two tokens. The second branch is kept, of which one row keeps only
+    # the first token; then one more token is run.
     device = backbone.device
     words = (torch.arange(1, 10, device=device) * 7) % backbone.config.vocab_size
     ids = torch.stack([words[:3], words[2:5]])
@@ -200,7 +201,7 @@ def _matches_plain_pass(backbone: Backbone) -> bool:
         plain = backbone.run(whole, None, positions_of(torch.ones_like(whole)), backbone.new_cache())[0, -kept - 1 :]
         ours = torch.cat([first[row, :kept], last[row]]).to(plain.device)
         size, exact = plain.float().abs().amax(), backbone.generator.dtype in (torch.float32, torch.float64)
-        # Broken weights (NaN) are no matter of the architecture: they end as a status.
+        # Broken weights (NaN) do not speak against the architecture: they end as a status.
         if bool(size.isfinite()) and not bool((ours - plain).abs().amax() <= (2e-3 if exact else 2e-2) * size):
             return False
     return True
