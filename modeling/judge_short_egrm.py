@@ -431,7 +431,8 @@ class _Stage:
         inputs, rows = self.inputs, self._rows(item)
         prompt_texts: tuple[str, ...] = ()
         if explain or (self.options.selection == "scorer" and not self.model.state_pooling):
-            prompt_texts = tuple(_prompt_texts(self.model, inputs, rows))
+            turn = len(inputs.task.judge_turn_ids) if inputs.turn_tokens is None else inputs.turn_tokens[item]
+            prompt_texts = tuple(_prompt_texts(self.model, inputs, rows, turn))
         reuses = self.probes is not None and self.options.reuse_probes
         return LongItem(
             task=inputs.task,
@@ -467,10 +468,10 @@ class _Stage:
         ]  # fmt: skip
 
 
-def _prompt_texts(model: Judge, inputs: JudgeInputs, rows: list[int]) -> list[str]:
+def _prompt_texts(model: Judge, inputs: JudgeInputs, rows: list[int], turn: int) -> list[str]:
     # What is judged, read back from the ids, so that callers without texts get the same scores. The judge's own turn
     # says the same after every conversation: nothing a scorer could learn from.
-    turn, valid = len(inputs.task.judge_turn_ids), inputs.attention_mask.bool()
+    valid = inputs.attention_mask.bool()
     ids = [inputs.input_ids[row][valid[row]].tolist() for row in rows]
     return model.decode_tokens([tokens[: len(tokens) - turn] for tokens in ids])
 

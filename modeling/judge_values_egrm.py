@@ -75,6 +75,9 @@ class JudgeInputs(PromptRows):
     """[B] int64, the key of each item's random numbers."""
     task: JudgeTask
     """Verdict space and the token ids of the judge's turn."""
+    turn_tokens: tuple[int, ...] | None = None
+    """[B] how many of its prompts' last tokens are the judge's own turn, which no scorer reads; by default as many as the
+    task's. An item with a rubric or a reference of its own has a turn of its own."""
     references: tuple[str | None, ...] | None = None
     """[B] reference answers of `free` verdicts."""
     truncated_tokens: tuple[int, ...] | None = None
@@ -103,10 +106,9 @@ class JudgeInputs(PromptRows):
             item_ids=self.item_ids[list(items)],
             shared_tokens=self.shared_tokens[rows],
             group_index=self.group_index[rows],
-            references=None if self.references is None else tuple(self.references[item] for item in items),
-            truncated_tokens=None
-            if self.truncated_tokens is None
-            else tuple(self.truncated_tokens[item] for item in items),
+            turn_tokens=_picked(self.turn_tokens, items),
+            references=_picked(self.references, items),
+            truncated_tokens=_picked(self.truncated_tokens, items),
         )
 
     def item(self, index: int) -> "JudgeInputs":
@@ -115,6 +117,10 @@ class JudgeInputs(PromptRows):
         return replace(
             alone, shared_tokens=torch.zeros_like(alone.item_index), group_index=torch.zeros_like(alone.item_index)
         )
+
+
+def _picked(values: tuple | None, items: Sequence[int]) -> tuple | None:
+    return None if values is None else tuple(values[item] for item in items)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ class EncodedItem:
     """How many leading tokens its prompts share; 0 for a single prompt."""
     truncated_tokens: int
     """Tokens that the truncation policy removed from the record's texts."""
+    turn_tokens: int
+    """How many last tokens of each prompt are the judge's own turn: rubric, reference, format."""
     reference: str | None
     """The record's reference answer."""
     task: JudgeTask
@@ -173,6 +175,7 @@ class EGRMProcessor(ProcessorMixin):
             raise InputError(f"`rubric` of the record: {error}") from error
         task = self.task(space, read.rubric or rubric)
         read, cut, prompts = self._fit(read, task, words)
+        turn = self._turn(read, task, words)
         orders = (False, True) if space.kind == "pairwise" else (False,)
         return EncodedItem(
             prompts=prompts,
@@ -180,6 +183,7 @@ class EGRMProcessor(ProcessorMixin):
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
             truncated_tokens=cut,
+            turn_tokens=len(turn),
             reference=record.get("reference"),
             task=task,
         )
@@ -230,6 +234,7 @@ class EGRMProcessor(ProcessorMixin):
             task=task,
             shared_tokens=torch.tensor([shared[group] for group in group_index]),
             group_index=torch.tensor(group_index),
+            turn_tokens=tuple(item.turn_tokens for item in items),
             references=tuple(item.reference for item in items),
             truncated_tokens=tuple(item.truncated_tokens for item in items),
         )
@@ -284,9 +289,12 @@ class EGRMProcessor(ProcessorMixin):
             text = self._render(messages)
         except Exception as error:  # A template refuses by raising an error of its own.
             raise InputError(f"The chat template refuses this conversation: {error}") from error
-        reference = reference_block(record, space)
-        turn = self._judge_turn_ids(space, [*reference, rubric]) if reference else task.judge_turn_ids
-        return ((*guard.encode(text), *turn),)
+        return ((*guard.encode(text), *self._turn(record, task, rubric)),)
+
+    def _turn(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[int, ...]:
+        """The judge's turn after a record's conversation; empty where the prompt is one turn."""
+        reference = () if task.layout == "embedded" else reference_block(record, task.space)
+        return self._judge_turn_ids(task.space, [*reference, rubric]) if reference else task.judge_turn_ids
 
     def _judge_turn_ids(self, space: VerdictSpace, parts: Sequence[str]) -> tuple[int, ...]:
         frame, words = self._frame, self._guard.hide("\n\n".join([*parts, format_line(space)]))

@@ -76,7 +76,7 @@ def test_every_judging_option_is_offered_with_its_docstring(capsys, monkeypatch)
 def test_an_option_of_build_becomes_a_field_of_the_configuration():
     assert {"seed", "strict", "timeout_s", "decoder"} <= CALL_ONLY_OPTIONS
     assert CALL_ONLY_OPTIONS.isdisjoint(EGRMConfig().judging)
-    assert {field.name for field in fields(JudgeOptions)} == {*CALL_ONLY_OPTIONS, *EGRMConfig().judging}
+    assert {field.name for field in fields(JudgeOptions)} == {*CALL_ONLY_OPTIONS, *(EGRMConfig().judging or {})}
     judging = EGRMConfig(temperatures=(0.5, 1.0), num_chains=3).judging
     assert (judging["temperatures"], judging["top_ps"], judging["num_chains"]) == ([0.5, 1.0], [0.95, 0.95], 3)
 

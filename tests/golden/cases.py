@@ -165,7 +165,7 @@ def _tiny_cases() -> Iterator[Case]:
     yield Case("mistral-list", mistral, "lists", {"selection": "likelihood"}, THREE)
     yield Case("mistral-strict-long", mistral, "ragged", STRICT | LONG)
     yield Case("gemma-pair", gemma, "pairs", {}, PAIRWISE)
-    yield Case("gemma-pair-low-tau", gemma, "pairs", {"consensus_threshold": 0.506}, PAIRWISE)
+    yield Case("gemma-pair-low-tau", gemma, "pairs", {"consensus_threshold": 0.5115}, PAIRWISE)
     yield Case("gemma-sampled-pair", gemma, "pairs", {"consensus": "sampled"}, PAIRWISE)
     yield Case("gemma-tie", gemma, "pairs", {}, TIE)
     yield Case("gemma-sampled-tie", gemma, "pairs", {"consensus": "sampled"}, TIE)
@@ -201,7 +201,7 @@ def _tiny_cases() -> Iterator[Case]:
     yield Case("stored-stream-truncated", stored, "truncated and bad", way="stream")
     yield Case("llama-rank", llama, "grouped", way="rank")
     yield Case("gemma-compare", gemma, "pairs", {"consensus": "sampled"}, way="compare")
-    yield Case("gemma-stream-pair", gemma, "pairs", {"consensus_threshold": 0.506}, PAIRWISE, way="stream")
+    yield Case("gemma-stream-pair", gemma, "pairs", {"consensus_threshold": 0.5115}, PAIRWISE, way="stream")
 
 
 def _drafted_cases() -> Iterator[Case]:
@@ -232,8 +232,8 @@ def _mini_cases() -> Iterator[Case]:
     yield Case("mini", MINI, "world40", way="stream", batch_size=1)
     yield Case("mini-stream-8", MINI, "world40", way="stream", rows_of="mini")
     yield Case("mini-pipeline", MINI, "world40", way="pipeline", rows_of="mini")
-    yield Case("mini-exact", MINI, "world40", EXACT)
-    yield Case("mini-one-chain", MINI, "world40", {"num_chains": 1, "consensus_threshold": 1.0})
+    yield Case("mini-exact", MINI, "world24", EXACT)
+    yield Case("mini-one-chain", MINI, "world24", {"num_chains": 1, "consensus_threshold": 1.0})
     yield Case("mini-long-vote", MINI, "world8", LONG | {"selection": "vote"})
     yield Case("mini-expected-strict", MINI, "world8", STRICT | {"reward": "expected", "path": "short"})
 

@@ -37,8 +37,8 @@ def main() -> None:
             written[case.name] = rows
             file.writelines(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
             routes = Counter(f"{row['route']} {row['status']}" for row in rows)
-            print(f"{case.name}: {len(rows)} rows, {dict(routes)}")  # noqa: T201
-    print(f"{ROWS.stat().st_size} bytes")  # noqa: T201
+            sys.stdout.write(f"{case.name}: {len(rows)} rows, {dict(routes)}\n")
+    sys.stdout.write(f"{ROWS.stat().st_size} bytes\n")
 
 
 if __name__ == "__main__":

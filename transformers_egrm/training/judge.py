@@ -197,6 +197,7 @@ def _entry(processor: EGRMProcessor, item: TrainingItem) -> Entry:
     prompt = tuple(item.prompt_ids)
     encoded = EncodedItem(
         prompts=(prompt,), swapped=(False,), item_id=item_id_of_tokens(prompt), shared_tokens=0, truncated_tokens=0,
+        turn_tokens=len(processor.task().judge_turn_ids),
         reference=None, task=processor.task(),
     )  # fmt: skip
     return Entry(None, encoded)
