@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import transformers_egrm.evaluation
 from transformers_egrm.evaluation import MODULES, metrics, module_path
-from transformers_egrm.extras import MissingExtraError
 from transformers_egrm.modeling.consensus_egrm import choose_route, count_votes, num_voters, vote
-from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, MissingExtraError
 from transformers_egrm.modeling.outputs_egrm import Route
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from transformers_egrm.data.fields import FieldMap, keep_columns
 from transformers_egrm.data.journal import Journal, JournalLine
-from transformers_egrm.data.records import DataError, Record, columns_of, format_of, read_records
+from transformers_egrm.data.records import Record, columns_of, format_of, read_records
 from transformers_egrm.data.writers import write_rows
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 PAIR = (("prompt", "response"), ("messages",))

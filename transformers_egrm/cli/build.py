@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 
 from transformers_egrm.cli.judging import rubric_text
-from transformers_egrm.cli.loading import ModelError, load_encoder, load_generator
+from transformers_egrm.cli.loading import load_encoder, load_generator
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, as_config_fields, with_judge_options
 from transformers_egrm.cli.summary import message_console
+from transformers_egrm.modeling.errors_egrm import ModelError
 
 
 EXAMPLES = (

@@ -18,8 +18,9 @@ from transformers_egrm.cli.options import RunOptions
 from transformers_egrm.cli.summary import Tally, message_console, print_summary
 from transformers_egrm.data.fields import FieldMap, keep_columns
 from transformers_egrm.data.journal import Journal, JournalLine
-from transformers_egrm.data.records import STDIO, DataError, Record, columns_of, format_of, read_records
+from transformers_egrm.data.records import STDIO, Record, columns_of, format_of, read_records
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 # So many unfit records at the start of a file, and none that fits, are a wrong column name, not bad records.

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from transformers_egrm.data.records import DataError, Record
+from transformers_egrm.data.records import Record
 from transformers_egrm.data.writers import cannot_write, json_line
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 try:

@@ -12,7 +12,8 @@ from typing import Any, Union, get_args, get_origin
 import pyarrow
 import pyarrow.parquet
 
-from transformers_egrm.data.records import DataError, format_of
+from transformers_egrm.data.records import format_of
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 OUTPUT_EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
