@@ -1,8 +1,6 @@
 """`egrm build`: a checkpoint from a generator and, optionally, an encoder that scores chains."""
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +11,7 @@ from transformers_egrm.cli.judging import rubric_text
 from transformers_egrm.cli.loading import load_encoder, load_generator
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, as_config_fields, with_judge_options
 from transformers_egrm.cli.summary import message_console
+from transformers_egrm.data.files import replacing
 from transformers_egrm.modeling.errors_egrm import ModelError
 
 
@@ -114,18 +113,10 @@ def _refuse_other_content(folder: Path, overwrite: bool) -> None:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Save beside the folder and rename: a build that is stopped leaves no half of a checkpoint."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    replaced = folder.with_name(f".{folder.name}.replaced")
     try:
-        for leftover in (partial, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(partial)
-        if folder.exists():
-            os.replace(folder, replaced)
-        os.replace(partial, folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+        with replacing(folder) as partial:
+            model.save_pretrained(partial)
     except OSError as error:
         raise ModelError(f"{folder} must be writable, but: {error}.", "Check the path and the free space.") from error
 

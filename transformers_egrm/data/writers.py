@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 import pyarrow
 import pyarrow.parquet
 
+from transformers_egrm.data.files import replacing
 from transformers_egrm.data.records import format_of
 from transformers_egrm.modeling.errors_egrm import DataError
 
@@ -41,11 +41,10 @@ def write_rows(rows: Rows, output: str, types: Mapping[str, Any]) -> None:
     Raises:
         DataError: The file cannot be written.
     """
-    partial = Path(f"{output}.tmp")
     write = {"jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet}
     try:
-        write[format_of(output, OUTPUT_EXTENSIONS)](rows, partial, types)
-        os.replace(partial, output)
+        with replacing(output) as partial:
+            write[format_of(output, OUTPUT_EXTENSIONS)](rows, partial, types)
     except OSError as error:
         raise cannot_write(output, error) from error
 

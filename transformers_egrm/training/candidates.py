@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from transformers_egrm.data.files import write_text
 from transformers_egrm.modeling.chains_egrm import deliberate
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -20,7 +21,6 @@ from transformers_egrm.modeling.probes_egrm import probe_prompts
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.judge import batches
-from transformers_egrm.training.run import write_text
 
 
 @dataclass(frozen=True, slots=True)
