@@ -19,8 +19,8 @@ from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.probes_egrm import probe_prompts
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask
+from transformers_egrm.training.components import batches
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from tqdm.auto import tqdm
 from transformers_egrm.modeling.chains_egrm import join_outputs
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
+from transformers_egrm.training.components import batches
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import batches
 
 
 def measure_judge(

@@ -20,9 +20,9 @@ from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.evaluation.metrics import auroc, reliability, takes_short
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.outputs_egrm import Status
+from transformers_egrm.training.components import batches
 from transformers_egrm.training.config import RoutingConfig
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import batches
 from transformers_egrm.training.world import Example
 
 

@@ -88,7 +88,7 @@ def save_generator(generator: PreTrainedModel, tokenizer: Any, folder: Path) -> 
     tokenizer.save_pretrained(folder)
 
 
-def load_generator(folder: Path) -> tuple[PreTrainedModel, Any]:
+def load_saved_generator(folder: Path) -> tuple[PreTrainedModel, Any]:
     """What `save_generator` wrote.
 
     Args:
@@ -186,7 +186,7 @@ def _encoded(processor: EGRMProcessor, item: TrainingItem) -> EncodedItem:
 __all__ = [
     "batches",
     "judge_options",
-    "load_generator",
+    "load_saved_generator",
     "make_judge",
     "make_processor",
     "save_generator",
