@@ -16,10 +16,6 @@ from .judge_values_egrm import Account, EGRMOutput, Route, Status
 from .processing_egrm import EncodedItem
 
 
-# Errors that every record would meet: they are the program's. Compared by name, because a checkpoint loaded with remote
-# code from a folder brings its own copy of each class.
-_PROGRAM_ERRORS = frozenset({"ConfigError", "UnsupportedModelError"})
-
 _REASONS = {
     Status.NO_VERDICT: "Neither a probe nor a chain stated a verdict, or too little probability lay on verdicts.",
     Status.TIMEOUT: "The deadline (`timeout_s`) passed before there was a verdict.",
@@ -168,9 +164,9 @@ def failed_result(
         item: Its judge prompts, if it got that far.
         seed: Seed of its random numbers, if it got that far.
     """
-    status = Status.TOO_LONG if _is_a(error, {"PromptTooLongError"}) else Status.ERROR
+    status = getattr(error, "status", "error") if _blamed(error) == "record" else "error"
     if isinstance(error, Status):
-        status, error = error, _REASONS[error]
+        status, error = _word(error), _REASONS[error]
     return JudgeResult(
         id=record_id,
         reward=None,
@@ -178,7 +174,7 @@ def failed_result(
         consensus=None,
         consensus_is_bound=False,
         route=None,
-        status=_word(status),
+        status=status,
         tokens=0,
         truncated=item is not None and item.truncated_tokens > 0,
         truncated_tokens=0 if item is None else item.truncated_tokens,
@@ -189,18 +185,18 @@ def failed_result(
 
 
 def raise_if_programs(error: Exception) -> None:
-    """Raise an error again that is the program's mistake and no record's."""
-    if _is_a(error, _PROGRAM_ERRORS):
+    """Raise an error again that is the program's mistake and no record's; see `EGRMError.blames`."""
+    if _blamed(error) == "program":
         raise error
 
 
-def _is_a(error: object, names: set[str] | frozenset[str]) -> bool:
-    return any(base.__name__ in names for base in type(error).__mro__)
+def _blamed(error: object) -> str | None:
+    return getattr(error, "blames", None)
 
 
 def _message(error: Exception) -> str:
     # Our own errors explain themselves; of others, the type is half of the message.
-    return str(error) if _is_a(error, {"EGRMError"}) else f"{type(error).__name__}: {error}"
+    return str(error) if _blamed(error) else f"{type(error).__name__}: {error}"
 
 
 def _orders(item: EncodedItem) -> tuple[str, ...]:

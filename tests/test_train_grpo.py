@@ -13,10 +13,10 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.training.components import judge_options, make_judge, make_processor
 from transformers_egrm.training.config import GRPOStageConfig, TrainConfig, read_config
 from transformers_egrm.training.grpo import Grading, key_of, pooled_states, read_key, run_grpo
 from transformers_egrm.training.items import ItemEncoder
-from transformers_egrm.training.judge import judge_options, make_judge, make_processor
 from transformers_egrm.training.rewards import (
     Read,
     format_reward,

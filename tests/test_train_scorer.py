@@ -23,9 +23,9 @@ from transformers_egrm.training.candidates import (
     write_groups,
 )
 from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
+from transformers_egrm.training.components import judge_items, make_judge, make_processor
 from transformers_egrm.training.config import read_config
 from transformers_egrm.training.items import ItemEncoder, TrainingItem
-from transformers_egrm.training.judge import judge_items, make_judge, make_processor
 from transformers_egrm.training.scorer import (
     GroupCollator,
     ScorerTrainee,

@@ -15,10 +15,10 @@ from tiny import tiny_generator, tiny_tokenizer
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.training.components import judge_items, make_judge, make_processor, start_generator
 from transformers_egrm.training.config import Schedule, TrainConfig, load_config, read_config, to_dict
 from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import ItemEncoder
-from transformers_egrm.training.judge import judge_items, make_judge, make_processor, start_generator
 from transformers_egrm.training.routing import RoutedExample, route_examples, summarise
 from transformers_egrm.training.run import Run, check_trackers, last_checkpoint
 from transformers_egrm.training.sft import micro_batches

@@ -9,9 +9,10 @@ import typer
 from safetensors import SafetensorError, safe_open
 
 from transformers_egrm.bundle import folder_of
-from transformers_egrm.cli.loading import ModelError, identity
+from transformers_egrm.cli.loading import identity
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.data.records import STDIO
+from transformers_egrm.modeling.errors_egrm import ModelError
 
 
 EXAMPLES = (

@@ -255,7 +255,7 @@ def fit_speed(works: Sequence[Work], seconds: Sequence[float]) -> Speed:
 
     Raises:
         InputError: There are too few measurements, or one took no time.
-        MissingExtraError: scikit-learn, which brings scipy, is not installed.
+        MissingExtraError: scipy is not installed.
     """
     if len(works) != len(seconds) or len(works) < 4 or min(seconds) <= 0:
         raise InputError(

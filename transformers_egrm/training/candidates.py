@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from transformers_egrm.data.files import write_text
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.training.components import judge_items
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import judge_items
-from transformers_egrm.training.run import write_text
 
 
 @dataclass(frozen=True, slots=True)

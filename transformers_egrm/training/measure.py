@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.training.components import judge_items
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import judge_items
 
 
 def measure_judge(

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.evaluation.metrics import auroc, reliability, takes_short
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.training.components import judge_items
 from transformers_egrm.training.config import RoutingConfig
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import judge_items
-from transformers_egrm.training.run import write_json, write_text
 from transformers_egrm.training.world import Example
 
 

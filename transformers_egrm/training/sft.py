@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.training.config import LoraConfig, SFTStageConfig
-from transformers_egrm.training.curriculum import Curriculum, Pick, plan
-from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
-from transformers_egrm.training.judge import (
+from transformers_egrm.training.components import (
     judge_options,
-    load_generator,
+    load_saved_generator,
     make_judge,
     make_processor,
     save_generator,
     start_generator,
 )
+from transformers_egrm.training.config import LoraConfig, SFTStageConfig
+from transformers_egrm.training.curriculum import Curriculum, Pick, plan
+from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.optimizer import MuonFactory
 from transformers_egrm.training.routing import read_audit, route_examples, summarise, write_audit
@@ -47,7 +47,7 @@ class Workshop:
         Args:
             stage: Name of the stage.
         """
-        generator, tokenizer = load_generator(self.run.stage_folder(stage) / "model")
+        generator, tokenizer = load_saved_generator(self.run.stage_folder(stage) / "model")
         return generator, make_processor(generator, tokenizer, self.run.config.judge)
 
     @cached_property

@@ -91,7 +91,7 @@ def save_generator(generator: PreTrainedModel, tokenizer: Any, folder: Path) -> 
     tokenizer.save_pretrained(folder)
 
 
-def load_generator(folder: Path) -> tuple[PreTrainedModel, Any]:
+def load_saved_generator(folder: Path) -> tuple[PreTrainedModel, Any]:
     """What `save_generator` wrote.
 
     Args:
@@ -206,7 +206,7 @@ def _entry(processor: EGRMProcessor, item: TrainingItem) -> Entry:
 __all__ = [
     "judge_items",
     "judge_options",
-    "load_generator",
+    "load_saved_generator",
     "make_judge",
     "make_processor",
     "save_generator",

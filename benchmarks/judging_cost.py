@@ -1,8 +1,8 @@
 """What judging costs end to end: the judge, always thinking, and self-consistency, with the same weights.
 
 Run:
-    python benchmarks/judge.py                                   # both models, about ten minutes on two cores
-    python benchmarks/judge.py --records records.jsonl --limit 32 --output judge.json
+    python benchmarks/judging_cost.py                            # both models, about ten minutes on two cores
+    python benchmarks/judging_cost.py --records records.jsonl --limit 32 --output judge.json
 
 - `judge`: M probes, consensus, chains only below tau (`path="auto"`);
 - `always long`: K chains for every record, the same selection (`path="long"`);
