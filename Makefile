@@ -1,4 +1,4 @@
-.PHONY: check format test slow examples ci
+.PHONY: check format test slow examples docs ci
 
 check:  ## lint, layout and types
 	ruff check .
@@ -17,6 +17,9 @@ slow:  ## needs the `weights` extra
 
 examples:  ## copy the model code into the custom_generate folders
 	python -c "from transformers_egrm.export import write_all; write_all('examples/custom_generate')"
+
+docs:  ## the documentation site, in site/; needs the `docs` extra
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 ci:  ## everything a change must pass, from an empty environment
 	bash .ci/run
