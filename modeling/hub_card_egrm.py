@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from .configuration_egrm import EGRMConfig
-from .verdicts_egrm import JudgeTask
+from .prompt_task_egrm import JudgeTask
 
 
 MARKER = "<!-- Rendered from config.json at every save. Remove this line to keep your own text. -->"

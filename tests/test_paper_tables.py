@@ -17,10 +17,11 @@ from transformers import PhiConfig, PhiForCausalLM
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.outcomes import Outcomes, judge_labelled, label
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.judge_values_egrm import Route, Status
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

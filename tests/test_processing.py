@@ -19,8 +19,8 @@ from trl import data_utils
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.prompt_groups_egrm import common_prefix
-from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.prompt_templates_egrm import LONG_MODE, SHORT_MODE
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 POINTWISE, PAIRWISE, TIED = VerdictSpace.pointwise(), VerdictSpace.pairwise(), VerdictSpace.pairwise(allow_tie=True)
@@ -802,7 +802,7 @@ def test_saving_with_an_upload_uploads_the_scorers_tokenizer_too(tmp_path, monke
     assert uploaded == {"repo_id": "judge", "token": "t"}
     for folder in ("judge", "upload"):
         assert (tmp_path / folder / "scorer_tokenizer" / "tokenizer.json").exists()
-        assert (tmp_path / folder / "guard_egrm.py").exists()
+        assert (tmp_path / folder / "prompt_guard_egrm.py").exists()
 
 
 @pytest.mark.slow

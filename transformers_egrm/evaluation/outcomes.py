@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from transformers_egrm.evaluation.metrics import RoutingMetrics, routing
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.judge_batch_egrm import EncodedItem
 from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
+from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 
 
 @dataclass(frozen=True, slots=True)

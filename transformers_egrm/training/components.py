@@ -13,12 +13,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_batch_egrm import EncodedItem
 from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
-from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE, format_line, read_rubric, verdict_word
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.modeling.prompt_templates_egrm import (
+    LONG_MODE,
+    SHORT_MODE,
+    format_line,
+    read_rubric,
+    verdict_word,
+)
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 from transformers_egrm.training.config import GeneratorConfig, JudgeConfig, TrainConfig
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.world import draw_examples, make_tokenizer
