@@ -155,8 +155,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             if skipped := getattr(self.config.quantization_config, name, None):
                 setattr(self.config.quantization_config, name, [f"generator.{module}" for module in skipped])
 
-    # ------------------------------------------------------------------------------------------------ the components
-
     def get_input_embeddings(self) -> nn.Module:
         """The generator's input embeddings."""
         return self.generator.get_input_embeddings()
@@ -181,8 +179,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         """The generator's own."""
         generator: Any = self.generator
         return generator.prepare_inputs_for_generation(*args, **kwargs)
-
-    # ------------------------------------------------------------------------------------------------------- judging
 
     @property
     def task(self) -> JudgeTask:
