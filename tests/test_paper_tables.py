@@ -79,7 +79,8 @@ def paper_tables(monkeypatch):
 )
 def test_outcomes_are_those_of_plain_judgements(model, items, options):
     found, seconds = judge_labelled(model, items, batch_size=5, **options)
-    output = model.judge(model.processor.collate([item.item for item in items]), **options)
+    inputs = model.processor.collate([item.item for item in items], groups=range(len(items)))
+    output = model.judge(inputs, **options)
     truths = [item.truth for item in items]
     ok = (output.statuses == Status.OK).tolist()
     right = [fine and v == t for fine, v, t in zip(ok, output.verdicts.tolist(), truths, strict=True)]

@@ -692,16 +692,15 @@ def test_a_tokenizer_without_pad_token_pads_with_one_that_exists():
     assert batch.attention_mask[0, 0] == 0
 
 
-def test_a_batch_of_nothing_of_two_spaces_or_of_scattered_groups_is_refused():
+def test_a_batch_of_nothing_of_two_spaces_or_of_missing_groups_is_refused():
     processor = PROCESSORS["chatml"]
     items = [processor.encode(record_for(space), space=space) for space in (POINTWISE, BINARY)]
     with pytest.raises(InputError, match="at least one"):
         processor.collate([])
     with pytest.raises(InputError, match="one verdict space"):
         processor.collate(items)
-    for groups in ([0], [1, 0]):
-        with pytest.raises(InputError, match="ascending"):
-            processor([record_for(POINTWISE)] * 2, groups=groups)
+    with pytest.raises(InputError, match="one entry per item"):
+        processor([record_for(POINTWISE)] * 2, groups=[0])
 
 
 def test_an_item_id_is_the_callers_or_depends_on_the_prompt_alone():

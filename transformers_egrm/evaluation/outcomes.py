@@ -122,7 +122,8 @@ def judge_labelled(
     by_length = sorted(range(len(items)), key=lambda index: len(items[index].item.prompts[0]))
     scheduler = Scheduler(model, batch_size=batch_size, explain=True, **options)
     for index in by_length:
-        scheduler.submit_entry(Entry(None, items[index].item))
+        # Each a question of its own: what an item costs is to depend on nothing but the item.
+        scheduler.submit_entry(Entry(None, items[index].item), group=index)
     start = time.perf_counter()
     judged = scheduler.drain()
     seconds = time.perf_counter() - start
