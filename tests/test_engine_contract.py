@@ -251,10 +251,10 @@ def test_what_it_cannot_do_is_refused_before_anything_runs(options, said):
 
 def test_a_judge_with_a_text_scorer_runs_whole_on_it_and_back():
     model = EGRMRewardModel.from_components(
-        talkative_generator({"7": 6.0, "\n": 6.0, "": 6.0}), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer(),
-        consensus_threshold=1.0, max_chain_tokens=12, selection="scorer",
+        talkative_generator({"7": 8.0, "\n": 8.0, "": 8.0}), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer(),
+        consensus_threshold=0.6, max_chain_tokens=12, selection="scorer",
     )  # fmt: skip
-    records = [{"prompt": "What is 2 + 3?", "response": str(number)} for number in range(6)]
+    records = [{"prompt": "What is 2 + 3?", "response": str(number)} for number in range(16)]
     own = RewardJudge(model)(records)
     model.engine = CompletionEngine(serve(model.generator), model.backbone.cost)
     results = RewardJudge(model, explain=True)(records)
