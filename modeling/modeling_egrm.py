@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
-from .configuration_egrm import EGRMConfig
+from .configuration_egrm import POOLINGS, EGRMConfig
 from .draft_chains_egrm import ChainDrafts
 from .draft_generate_egrm import DraftSource
 from .draft_generate_egrm import generate as generate_speculatively
@@ -19,7 +19,7 @@ from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Engine, need_abilities
-from .errors_egrm import ConfigError, InputError
+from .errors_egrm import ConfigError, InputError, need, need_flag
 from .hub_components_egrm import is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
 from .judge_batch_egrm import batch_of_tokens
@@ -241,6 +241,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             ConfigError: As in `judge`.
             UnsupportedModelError: As in `judge`.
         """
+        _need_values(inputs, explain, states)
         resolved = self._options(inputs.task, options)
         plan = plan or JudgePlan.of([resolved] * inputs.num_items)
         if plan.num_items != inputs.num_items or max(plan.num_probes) > len(resolved.temperatures):
@@ -274,6 +275,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         Raises:
             ConfigError: As in `judge`.
         """
+        need_flag("return_texts", return_texts)
         resolved = self._options(items[0].task if items else None, options)
         with _evaluating(self):
             return deliberate(self, items, resolved, return_texts, explain, states)
@@ -429,6 +431,16 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         if any(kwargs.get(name) is not None for name in ("draft_model", "draft_layers", "draft_ngram")):
             return generate_speculatively(generator, *args, **kwargs)
         return generator.generate(*args, **kwargs)
+
+
+def _need_values(inputs: object, explain: object, states: object) -> None:
+    if not hasattr(inputs, "item_index"):  # remote code may bring a class of its own
+        raise ConfigError(
+            f"`judge` reads the JudgeInputs that a processor makes, got {type(inputs).__name__}.",
+            "Pass `model.processor(records)`, or give records to `RewardJudge`.",
+        )
+    need_flag("explain", explain)
+    need(states in (None, *POOLINGS), "states", states, f"one of {', '.join(POOLINGS)}, or None")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -56,6 +57,56 @@ def test_the_defaults_are_the_papers():
 def test_an_option_out_of_range_says_what_it_should_be(setting, expected):
     with pytest.raises(ConfigError, match=expected):
         EGRMConfig().judge_options(**setting)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"seed": None}, {"seed": 1.5}, {"seed": True}, {"seed": "1"}, {"strict": "no"}, {"strict": 1}, {"early_stop": "no"},
+        {"reuse_probes": None}, {"timeout_s": "3"}, {"timeout_s": True}, {"timeout_s": float("nan")},
+        {"timeout_s": float("inf")}, {"temperatures": 0.7}, {"temperatures": "0.7"}, {"temperatures": None},
+        {"temperatures": [None]}, {"temperatures": [True]}, {"temperatures": torch.tensor(0.7)}, {"top_ps": 0.9},
+        {"top_ps": ["0.9"] * 5}, {"num_probes": True}, {"num_probes": 2.0}, {"num_chains": True}, {"num_chains": "2"},
+        {"num_chains": None}, {"max_chain_tokens": None}, {"max_probe_tokens": 8.0}, {"chain_top_p": None},
+        {"chain_top_p": "x"}, {"chain_temperature": None}, {"chain_temperature": True}, {"consensus_threshold": "0.8"},
+        {"consensus_threshold": None}, {"consensus_threshold": True}, {"consensus": 5}, {"consensus": ["sampled"]},
+        {"reward": None}, {"path": None}, {"decoder": []}, {"selection": 0}, {"probe_vocabulary": None},
+        {"drafting": False}, {"verification": 3}, {"num_drafts": True}, {"num_drafts": 1.0}, {"draft_length": None},
+        {"draft_layers": "2"}, {"draft_ngram": 2.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_of_a_wrong_type_is_a_config_error_that_names_it(setting):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"`{name}` must be"):
+        EGRMConfig().judge_options(**setting)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers_and_end_as_pythons():
+    options = EGRMConfig().judge_options(
+        seed=np.int64(7), num_chains=np.int32(2), consensus_threshold=np.float64(0.5), chain_temperature=np.float32(0.5),
+        temperatures=np.array([0.5, 1.0]), top_ps=torch.tensor([0.5, 1.0]),
+    )  # fmt: skip
+    assert (options.seed, options.num_chains, options.consensus_threshold, options.chain_temperature) == (7, 2, 0.5, 0.5)
+    assert (options.temperatures, options.top_ps) == ((0.5, 1.0), (0.5, 1.0))
+    assert {type(value) for value in (options.seed, options.num_chains)} == {int}
+    json.dumps(options.stored())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"regression_weight": "a"}, {"huber_delta": True}, {"hinge_margin": None}, {"initializer_range": "x"},
+        {"scorer_max_tokens": True}, {"scorer_max_tokens": 9.5}, {"scorer_trained": "no"}, {"scorer_trained": 1},
+        {"scorer_kind": 5}, {"scorer_pooling": None}, {"task": 5}, {"judging": 5}, {"base_models": "acme/llm"},
+        {"base_models": [5]}, {"generator_config": 5}, {"scorer_config": "bert"}, {"draft_config": []},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_setting_of_a_wrong_type_is_a_config_error_that_names_it(setting):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"`{name}` must be"):
+        EGRMConfig(**setting)
 
 
 @pytest.mark.parametrize(
