@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .errors_egrm import ConfigError, is_count, need, need_flag
 from .configuration_egrm import POOLINGS
+from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
