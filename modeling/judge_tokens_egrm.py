@@ -121,7 +121,7 @@ def judge_conversations(
     fits = [row for row, prompt in enumerate(prompts) if limit is None or len(prompt) <= limit]
     output = EGRMSequenceOutput(
         logits=torch.full((len(prompts), 1), torch.nan, dtype=torch.float32),
-        consensus=torch.full((len(prompts),), torch.nan, dtype=torch.float32),
+        consensus=torch.full((len(prompts),), torch.nan, dtype=torch.float64),
         routes=torch.full((len(prompts),), int(Route.LONG)),
         statuses=torch.full((len(prompts),), int(Status.TOO_LONG)),
         new_tokens=torch.zeros(len(prompts), dtype=torch.int64),

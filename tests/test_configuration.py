@@ -87,7 +87,12 @@ def test_numbers_of_numpy_and_torch_are_numbers_and_end_as_pythons():
         seed=np.int64(7), num_chains=np.int32(2), consensus_threshold=np.float64(0.5), chain_temperature=np.float32(0.5),
         temperatures=np.array([0.5, 1.0]), top_ps=torch.tensor([0.5, 1.0]),
     )  # fmt: skip
-    assert (options.seed, options.num_chains, options.consensus_threshold, options.chain_temperature) == (7, 2, 0.5, 0.5)
+    assert (options.seed, options.num_chains, options.consensus_threshold, options.chain_temperature) == (
+        7,
+        2,
+        0.5,
+        0.5,
+    )
     assert (options.temperatures, options.top_ps) == ((0.5, 1.0), (0.5, 1.0))
     assert {type(value) for value in (options.seed, options.num_chains)} == {int}
     json.dumps(options.stored())

@@ -1,5 +1,6 @@
 """`RewardJudge`: order, full batches, flat memory, and failures that stay with their record."""
 
+import csv
 import itertools
 import json
 import math
@@ -9,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +21,7 @@ from hypothesis import strategies as st
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm.bundle import MINI_FOLDER, load_mini
+from transformers_egrm.data.writers import write_rows
 from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -434,10 +439,33 @@ def test_a_call_of_the_model_refuses_a_wrong_type_before_anything_is_run(model, 
         model.judge(model.processor(RECORDS[0]), **options)
 
 
-@pytest.mark.parametrize("inputs", [None, "text", RECORDS[0], RECORDS, torch.arange(5)[None]], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "inputs", [None, "text", RECORDS[0], RECORDS, torch.arange(5)[None]], ids=lambda v: type(v).__name__
+)
 def test_a_call_of_the_model_reads_what_a_processor_makes(model, inputs):
     with pytest.raises(ConfigError, match="reads the JudgeInputs that a processor makes"):
         model.judge(inputs)
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
+def test_a_consensus_is_an_exact_quotient_in_every_format(model, extension, tmp_path):
+    ladder = {"temperatures": [1.5] * 10, "top_ps": [1.0] * 10, "early_stop": False}
+    results = RewardJudge(model, **OPTIONS | ladder)(RECORDS)
+    shares = [result.consensus for result in results]
+    tenths = [votes / 10 for votes in range(11)]
+    assert all(share in tenths for share in shares), shares
+    assert any(share != float(np.float32(share)) for share in shares), "or float32 would do"
+    rows = [result.to_dict() for result in results]
+    write_rows(lambda: iter(rows), str(tmp_path / f"out.{extension}"), {})
+    kept = [float(row["consensus"]) for row in read_back(tmp_path / f"out.{extension}")]
+    assert kept == shares
+
+
+def read_back(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return pyarrow.parquet.read_table(path).to_pylist()
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream)) if path.suffix == ".csv" else [json.loads(line) for line in stream]
 
 
 def test_a_comparison_shows_both_orders_and_ties_only_where_allowed(model):

@@ -215,7 +215,11 @@ def without_tensors(folder: Path, *parts: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "dropped",
-    ["generator.model.layers.1.mlp.up_proj", "generator.model.norm", "scorer.encoder.encoder.layer.0.attention.self.key"],
+    [
+        "generator.model.layers.1.mlp.up_proj",
+        "generator.model.norm",
+        "scorer.encoder.encoder.layer.0.attention.self.key",
+    ],
 )
 @pytest.mark.parametrize("auto_class", [EGRMRewardModel, AutoModel, AutoModelForSequenceClassification])
 def test_a_checkpoint_that_lacks_tensors_is_refused_by_their_names(auto_class, dropped, tmp_path):
@@ -549,7 +553,7 @@ def test_an_adapter_on_quantised_weights_is_saved_alone(rounding, tmp_path):
 def write_gguf(path: Path, block_type: str) -> None:
     """A tiny random Llama in GGUF form."""
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(256)
+    writer.add_context_length(1024)
     writer.add_embedding_length(32)
     writer.add_block_count(2)
     writer.add_feed_forward_length(64)
