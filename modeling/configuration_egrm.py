@@ -1,5 +1,6 @@
 """Configuration of an E-GRM checkpoint."""
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -9,6 +10,7 @@ from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
+from .prompt_task_egrm import JudgeTask
 
 
 SCORER_KINDS = ("encoder", "generator_state")
@@ -74,6 +76,9 @@ class EGRMConfig(PreTrainedConfig):
             need(getattr(self, name) >= 0, name, getattr(self, name), "a number >= 0")
         tokens = self.scorer_max_tokens
         need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
+        if self.task is not None:
+            vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
+            JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
         self.judge_options()
 
     def _check_types(self) -> None:

@@ -16,6 +16,7 @@ from .hub_card_egrm import is_rendered, write_card
 from .hub_components_egrm import has_adapter, merged_state_dict
 from .judge_scorer_egrm import EGRMScorer, check_vocabulary
 from .processing_egrm import EGRMProcessor
+from .prompt_task_egrm import JudgeTask
 
 
 AUTO_MAP = {
@@ -26,6 +27,7 @@ AUTO_MAP = {
 }
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 MAX_NAMES = 12  # of missing tensors in one message
+MAX_SHOWN = 600  # characters of a value in one message
 
 
 class EGRMPreTrainedModel(PreTrainedModel):
@@ -56,7 +58,8 @@ class EGRMPreTrainedModel(PreTrainedModel):
         Assigning one makes its task the model's default.
 
         Raises:
-            ConfigError: There is none; on assignment: a tokenizer is missing or belongs to another model.
+            ConfigError: There is none; its task is not the one in the configuration; on assignment: a tokenizer is missing or
+                belongs to another model.
         """
         if self._processor is None:
             self._processor = self._load_processor()
@@ -82,7 +85,9 @@ class EGRMPreTrainedModel(PreTrainedModel):
         hub = {name: value for name, value in options.items() if name != "trust_remote_code"}
         if not path or not cached_file(path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, **hub):
             return None
-        return EGRMProcessor.from_pretrained(path, **options)
+        processor = EGRMProcessor.from_pretrained(path, **options)
+        _need_one_task(self.config, processor)
+        return processor
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *model_args: Any, **kwargs: Any) -> Any:
@@ -201,6 +206,25 @@ class EGRMPreTrainedModel(PreTrainedModel):
         # Transformers has just put the repository's card there, or a stub: only one written by hand may stay.
         self._write_card(working_dir)
         return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+
+def _need_one_task(config: EGRMConfig, processor: EGRMProcessor) -> None:
+    # `forward` reads the copy in config.json, records are read with the one in processor_config.json.
+    if config.task is None:
+        return
+    differing = JudgeTask.from_dict(config.task).differences(processor.task())
+    if differing:
+        texts = []
+        for name, pair in differing.items():
+            if name.endswith("_ids") and name != "verdict_token_ids":
+                pair = tuple(processor.tokenizer.decode(list(ids)) for ids in pair)
+            first, second = (repr(value)[:MAX_SHOWN] for value in pair)
+            texts.append(f"{name} is {first} in config.json and {second} in processor_config.json")
+        raise ConfigError(
+            f"The checkpoint has two copies of its judging task, and they differ: {'; '.join(texts)}.",
+            "To change the task, assign `EGRMProcessor.from_pretrained(...)` to `model.processor` and save the model, which "
+            "writes both.",
+        )
 
 
 def _need_whole(config: EGRMConfig, report: dict[str, Any]) -> None:

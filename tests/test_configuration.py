@@ -15,6 +15,43 @@ from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptio
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
+BINARY_TASK = {
+    "space": {"kind": "binary"}, "layout": "conversation", "judge_turn_ids": [5, 6], "short_suffix_ids": [7],
+    "long_suffix_ids": [8, 9], "verdict_token_ids": [[10, 11], [11]], "probe_stop_ids": [1, 2], "chain_stop_ids": [1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"space": 5}, "`space` must be a mapping with a `kind`"),
+        ({"space": {}}, "`space` must be a mapping with a `kind`"),
+        ({"space": {"kind": "ternary"}}, "one of pointwise"),
+        ({"layout": None}, "layout is one of conversation, embedded"),
+        ({"judge_turn_ids": 5}, "`judge_turn_ids` must be a list of token ids"),
+        ({"judge_turn_ids": ["5"]}, "`judge_turn_ids` must be a list of token ids"),
+        ({"short_suffix_ids": [10**7]}, "`short_suffix_ids` of the task has the token id 10000000, .* ends at 99"),
+        ({"long_suffix_ids": [-1]}, "`long_suffix_ids` must be a list of token ids"),
+        ({"long_suffix_ids": [100]}, "`long_suffix_ids` of the task has the token id 100, .* ends at 99"),
+        ({"probe_stop_ids": [True]}, "`probe_stop_ids` must be a list of token ids"),
+        ({"chain_stop_ids": None}, "`chain_stop_ids` must be a list of token ids"),
+        ({"verdict_token_ids": 7}, "`verdict_token_ids` must be a list"),
+        ({"verdict_token_ids": [7, 8]}, "`verdict_token_ids` must be a list of token ids"),
+        ({"verdict_token_ids": [[7], [100]]}, "`verdict_token_ids` of the task has the token id 100"),
+        ({"verdict_token_ids": [[7]]}, "Each of the 2 verdicts needs at least one token"),
+        ({"thinking_opened": "no"}, "`thinking_opened` must be True or False"),
+        ({"turn_marker": 5}, "`turn_marker` must be text, or None"),
+        ({"judge_turn": [5]}, r"unknown \['judge_turn'\]"),
+    ],
+    ids=str,
+)
+def test_a_task_that_the_generator_cannot_read_is_refused(change, expected):
+    generator = {"model_type": "qwen3", "vocab_size": 100}
+    EGRMConfig(generator_config=generator, task=BINARY_TASK | {"long_suffix_ids": [99]})
+    with pytest.raises(ConfigError, match=expected):
+        EGRMConfig(generator_config=generator, task=BINARY_TASK | change)
+
+
 def test_the_defaults_are_the_papers():
     options = EGRMConfig().judge_options()
     assert options.num_probes == 5
@@ -181,7 +218,7 @@ def test_every_configuration_survives_json(tau, chains, trained, kind, ladder, s
         generator_config={"model_type": "qwen3", "hidden_size": 64},
         scorer_config={"model_type": "bert", "hidden_size": 32} if kind == "encoder" else None,
         consensus_threshold=tau, num_chains=chains, scorer_trained=trained, scorer_kind=kind,
-        temperatures=ladder, top_ps=[seed_nucleus] * len(ladder), task={"space": {"kind": "binary"}},
+        temperatures=ladder, top_ps=[seed_nucleus] * len(ladder), task=BINARY_TASK,
     )  # fmt: skip
     again = EGRMConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
     assert again.to_dict() == config.to_dict()

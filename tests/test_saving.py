@@ -30,6 +30,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import transformers_egrm  # noqa: F401 (registers the model type)
+from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.errors_egrm import ConfigError, ModelError, UnsupportedModelError
 from transformers_egrm.modeling.hub_card_egrm import MARKER
 from transformers_egrm.modeling.hub_saving_egrm import AUTO_MAP
@@ -167,6 +168,52 @@ def test_a_model_without_processor_saves_and_says_so_when_text_comes(tmp_path):
     assert not (tmp_path / "processor_config.json").exists()
     with pytest.raises(ConfigError, match="no processor"):
         _ = load(tmp_path).processor
+
+
+def edit(path: Path, **changes) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "values"),
+    [
+        ({"rubric": "Count the vowels."}, "judge_turn_ids", ("You are the judge of", "Count the vowels.")),
+        ({"space": {"kind": "pointwise", "low": 1, "high": 5}}, "space", ("high=10", "high=5")),
+    ],
+    ids=["rubric", "space"],
+)
+def test_two_copies_of_the_task_that_differ_are_refused_with_both_values(change, field, values, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    ids = torch.tensor([tiny_tokenizer()("<|im_start|>user", add_special_tokens=False).input_ids])
+    load(tmp_path)(ids, path="short")
+    edit(tmp_path / "processor_config.json", **change)
+    doors = {
+        "forward": lambda model: model(ids),
+        "processor": lambda model: model.processor,
+        "judge": lambda model: model.judge(AutoProcessor.from_pretrained(tmp_path)(RECORDS)),
+        "RewardJudge": RewardJudge,
+        "save": lambda model: model.save_pretrained(tmp_path / "again"),
+    }
+    for name, door in doors.items():
+        with pytest.raises(
+            ConfigError, match=f"two copies of its judging task, and they differ: .*{field} is"
+        ) as caught:
+            door(load(tmp_path))
+        assert all(value in str(caught.value) for value in values), f"{name}: {caught.value}"
+    # The way that the message names.
+    model = load(tmp_path)
+    model.processor = AutoProcessor.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "mended")
+    assert measure(load(tmp_path / "mended"), RECORDS) == measure(model, RECORDS)
+    assert load(tmp_path / "mended").processor.task().to_dict() == model.config.task
+
+
+@pytest.mark.parametrize("task", [5, {"space": {"kind": "binary"}}], ids=str)
+def test_a_broken_task_in_a_folder_is_a_config_error(task, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", task=task)
+    with pytest.raises(ConfigError, match="task"):
+        load(tmp_path)
 
 
 def test_generation_settings_survive_for_the_generator_too(tmp_path):
