@@ -1,5 +1,6 @@
 """Configuration of an E-GRM checkpoint."""
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .errors_egrm import ConfigError, need
+from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
+from .prompt_task_egrm import JudgeTask
 
 
 SCORER_KINDS = ("encoder", "generator_state")
@@ -53,6 +55,7 @@ class EGRMConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
+        self._check_types()
         named = {name: kwargs.pop(name) for name in STORED_NAMES if name in kwargs}
         options = JudgeOptions().with_overrides(**_checked_names(self.judging or {}) | named)
         self.judging = options.stored()
@@ -69,9 +72,32 @@ class EGRMConfig(PreTrainedConfig):
         need(self.scorer_pooling in POOLINGS, "scorer_pooling", self.scorer_pooling, f"one of {', '.join(POOLINGS)}")
         need(0 <= self.regression_weight <= 1, "regression_weight", self.regression_weight, "a weight in [0, 1]")
         need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
-        need(self.hinge_margin >= 0, "hinge_margin", self.hinge_margin, "a number >= 0")
-        need(self.scorer_max_tokens >= 8, "scorer_max_tokens", self.scorer_max_tokens, "at least 8 tokens")
+        for name in ("hinge_margin", "initializer_range"):
+            need(getattr(self, name) >= 0, name, getattr(self, name), "a number >= 0")
+        tokens = self.scorer_max_tokens
+        need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
+        if self.task is not None:
+            vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
+            JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
         self.judge_options()
+
+    def _check_types(self) -> None:
+        # What comes from JSON may be of any type, and Python says only much later what it cannot do with it.
+        numbers = {
+            "regression_weight": "a weight in [0, 1]", "huber_delta": "a number > 0", "hinge_margin": "a number >= 0",
+            "initializer_range": "a number >= 0",
+        }  # fmt: skip
+        for name, expected in numbers.items():
+            need(is_finite(getattr(self, name)), name, getattr(self, name), expected)
+        need_flags(self, "scorer_trained")
+        for name in self.sub_configs_defaults:
+            part = getattr(self, name)
+            need(part is None or isinstance(part, dict | PreTrainedConfig), name, part, "a configuration, or its dict")
+        for name in ("task", "judging"):
+            need(isinstance(getattr(self, name), Mapping | None), name, getattr(self, name), "a mapping, or None")
+        names = self.base_models
+        listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        need(listed, "base_models", names, "a list of names")
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -112,10 +138,24 @@ class EGRMConfig(PreTrainedConfig):
     @property
     def longest_prompt(self) -> int | None:
         """Tokens of the longest prompt after which a verdict or a chain still fits; None: the context is not known."""
-        context = getattr(self.get_text_config().get_text_config(), "max_position_embeddings", None)
-        options = self.judge_options()
-        room = max(options.max_chain_tokens, options.max_probe_tokens)
+        context, room = self.context, self.room(self.judge_options())
         return context - room if context is not None and context > room else None
+
+    @property
+    def context(self) -> int | None:
+        """Positions the generator knows; None: that is not known."""
+        return getattr(self.get_text_config().get_text_config(), "max_position_embeddings", None)
+
+    @staticmethod
+    def room(options: JudgeOptions) -> int:
+        """Most new tokens that may follow a prompt.
+
+        Args:
+            options: Resolved.
+        """
+        chains = 0 if options.path == "short" else options.max_chain_tokens
+        probes = 0 if options.path == "long" else options.max_probe_tokens
+        return max(chains, probes)
 
     def judge_options(self, kind: str | None = None, **overrides: Any) -> JudgeOptions:
         """The checkpoint's judging defaults, with overrides; nothing in them is left to be decided.

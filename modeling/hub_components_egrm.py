@@ -59,6 +59,21 @@ def quantization_method(model: PreTrainedModel) -> str | None:
     return getattr(method, "value", method)
 
 
+def adopt_quantization(model: Any, generator: PreTrainedModel) -> None:
+    """Enter a generator's quantisation as the whole checkpoint's: it is quantised as a whole or not at all.
+
+    Args:
+        model: The checkpoint's model; modules are named from its root then.
+        generator: A quantised part of it.
+    """
+    model.hf_quantizer, model.is_quantized = generator.hf_quantizer, True
+    model.quantization_method = generator.quantization_method
+    model.config.quantization_config = deepcopy(generator.config.quantization_config)
+    for name in ("modules_to_not_convert", "llm_int8_skip_modules"):
+        if skipped := getattr(model.config.quantization_config, name, None):
+            setattr(model.config.quantization_config, name, [f"generator.{module}" for module in skipped])
+
+
 def has_adapter(module: nn.Module) -> bool:
     """Whether some layers carry the weights of an adapter beside their own.
 
@@ -141,4 +156,12 @@ def need_class(part: PreTrainedModel, shell: PreTrainedModel) -> None:
         )
 
 
-__all__ = ["has_adapter", "is_hub_id", "merged_state_dict", "need_class", "plain_generator", "quantization_method"]
+__all__ = [
+    "adopt_quantization",
+    "has_adapter",
+    "is_hub_id",
+    "merged_state_dict",
+    "need_class",
+    "plain_generator",
+    "quantization_method",
+]

@@ -11,11 +11,12 @@ from transformers.utils import PROCESSOR_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEI
 from transformers.utils.hub import create_and_tag_model_card, hf_api
 
 from .configuration_egrm import EGRMConfig
-from .errors_egrm import ConfigError
+from .errors_egrm import ConfigError, ModelError
 from .hub_card_egrm import is_rendered, write_card
 from .hub_components_egrm import has_adapter, merged_state_dict
 from .judge_scorer_egrm import EGRMScorer, check_vocabulary
 from .processing_egrm import EGRMProcessor
+from .prompt_task_egrm import JudgeTask
 
 
 AUTO_MAP = {
@@ -25,6 +26,8 @@ AUTO_MAP = {
     "AutoProcessor": "processing_egrm.EGRMProcessor",
 }
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+MAX_NAMES = 12  # of missing tensors in one message
+MAX_SHOWN = 600  # characters of a value in one message
 
 
 class EGRMPreTrainedModel(PreTrainedModel):
@@ -55,7 +58,8 @@ class EGRMPreTrainedModel(PreTrainedModel):
         Assigning one makes its task the model's default.
 
         Raises:
-            ConfigError: There is none; on assignment: a tokenizer is missing or belongs to another model.
+            ConfigError: There is none; its task is not the one in the configuration; on assignment: a tokenizer is missing or
+                belongs to another model.
         """
         if self._processor is None:
             self._processor = self._load_processor()
@@ -81,21 +85,30 @@ class EGRMPreTrainedModel(PreTrainedModel):
         hub = {name: value for name, value in options.items() if name != "trust_remote_code"}
         if not path or not cached_file(path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, **hub):
             return None
-        return EGRMProcessor.from_pretrained(path, **options)
+        processor = EGRMProcessor.from_pretrained(path, **options)
+        _need_one_task(self.config, processor)
+        return processor
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *model_args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint; arguments and result as in `PreTrainedModel.from_pretrained`.
 
         `dtype` is the generator's: the scorer is float32 in any case, and no quantisation touches it.
+
+        Raises:
+            ModelError: The file lacks tensors, or has some of another shape. Only the head of a scorer that was never trained
+                may be missing: it is initialised, and reported as Transformers does.
         """
         options = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
         options["trust_remote_code"] = bool(kwargs.get("trust_remote_code"))
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        want_report = kwargs.pop("output_loading_info", False)
+        model, report = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+        )
+        _need_whole(model.config, report)
         model._loading_options = options
         model.generator.generation_config = model.generation_config
-        return loaded
+        return (model, report) if want_report else model
 
     def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride] (the rest is passed on by name)
         self,
@@ -193,6 +206,38 @@ class EGRMPreTrainedModel(PreTrainedModel):
         # Transformers has just put the repository's card there, or a stub: only one written by hand may stay.
         self._write_card(working_dir)
         return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+
+def _need_one_task(config: EGRMConfig, processor: EGRMProcessor) -> None:
+    # `forward` reads the copy in config.json, records are read with the one in processor_config.json.
+    if config.task is None:
+        return
+    differing = JudgeTask.from_dict(config.task).differences(processor.task())
+    if differing:
+        texts = []
+        for name, pair in differing.items():
+            if name.endswith("_ids") and name != "verdict_token_ids":
+                pair = tuple(processor.tokenizer.decode(list(ids)) for ids in pair)
+            first, second = (repr(value)[:MAX_SHOWN] for value in pair)
+            texts.append(f"{name} is {first} in config.json and {second} in processor_config.json")
+        raise ConfigError(
+            f"The checkpoint has two copies of its judging task, and they differ: {'; '.join(texts)}.",
+            "To change the task, assign `EGRMProcessor.from_pretrained(...)` to `model.processor` and save the model, which "
+            "writes both.",
+        )
+
+
+def _need_whole(config: EGRMConfig, report: dict[str, Any]) -> None:
+    # Transformers fills what it did not find with fresh random weights and only warns: rewards would look like any others.
+    fresh = () if config.scorer_trained else ("scorer.score_head.", "scorer.norm.")
+    mismatched = {key[0] if isinstance(key, tuple) else key for key in report.get("mismatched_keys") or ()}
+    lacking = sorted(name for name in {*report["missing_keys"], *mismatched} if not name.startswith(fresh))
+    if lacking:
+        shown = ", ".join(lacking[:MAX_NAMES]) + (", ..." if len(lacking) > MAX_NAMES else "")
+        raise ModelError(
+            f"The checkpoint lacks {len(lacking)} of the model's tensors, or has them in another shape: {shown}.",
+            "Copy its weights anew, or save it again from the model it came from.",
+        )
 
 
 def _remove_older(weights: Path, index: Path) -> None:

@@ -3,11 +3,13 @@
 A checkpoint stores the groups as data (`EGRMConfig.judging`); what belongs to one call only (`CallOptions`) it does not.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from .draft_options_egrm import DraftingOptions
-from .errors_egrm import ConfigError, is_count, is_finite, need, need_one_of
+from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags, need_one_of
 
 
 DECODERS = ("auto", "star", "expand", "first_token")
@@ -41,16 +43,19 @@ class LadderOptions:
     """Stop probes once their outcome cannot change. Never changes a route or a reward; consensus is then a bound."""
 
     def __post_init__(self) -> None:
+        for name in ("temperatures", "top_ps"):
+            need(isinstance(getattr(self, name), tuple), name, getattr(self, name), "a tuple of numbers, one per rung")
         rungs = len(self.temperatures)
         need(rungs >= 1, "temperatures", self.temperatures, "at least one temperature")
         need(
             all(is_finite(t) and t >= 0 for t in self.temperatures), "temperatures", self.temperatures, "numbers >= 0"
         )
         need(len(self.top_ps) == rungs, "top_ps", self.top_ps, f"one value per temperature ({rungs})")
-        need(all(0 < p <= 1 for p in self.top_ps), "top_ps", self.top_ps, "values in (0, 1]")
+        need(all(is_finite(p) and 0 < p <= 1 for p in self.top_ps), "top_ps", self.top_ps, "values in (0, 1]")
         need(self.num_probes is None or is_count(self.num_probes, most=rungs), "num_probes", self.num_probes,
              f"an integer from 1 to the ladder's {rungs} rungs, or None for all")  # fmt: skip
         need(is_count(self.max_probe_tokens), "max_probe_tokens", self.max_probe_tokens, "an integer >= 1")
+        need_flags(self, "early_stop")
         need_one_of(self, probe_vocabulary=("full", "verdict"))
 
 
@@ -99,7 +104,9 @@ class ChainOptions:
             need(is_count(getattr(self, name)), name, getattr(self, name), "an integer >= 1")
         temperature = self.chain_temperature
         need(is_finite(temperature) and temperature >= 0, "chain_temperature", temperature, "a number >= 0")
-        need(0 < self.chain_top_p <= 1, "chain_top_p", self.chain_top_p, "a value in (0, 1]")
+        nucleus = self.chain_top_p
+        need(is_finite(nucleus) and 0 < nucleus <= 1, "chain_top_p", nucleus, "a value in (0, 1]")
+        need_flags(self, "reuse_probes")
         need_one_of(self, selection=(None, *SELECTIONS))
 
 
@@ -120,7 +127,10 @@ class CallOptions:
 
     def __post_init__(self) -> None:
         need_one_of(self, path=PATHS, decoder=DECODERS)
-        need(self.timeout_s is None or self.timeout_s > 0, "timeout_s", self.timeout_s, "seconds > 0, or None")
+        need_flags(self, "strict")
+        need(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed", self.seed, "an integer")
+        timeout = self.timeout_s
+        need(timeout is None or (is_finite(timeout) and timeout > 0), "timeout_s", timeout, "seconds > 0, or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +153,10 @@ class JudgeOptions(LadderOptions, ConsensusOptions, ChainOptions, DraftingOption
         if unknown:
             known = ", ".join(sorted(OPTION_NAMES))
             raise ConfigError(f"Unknown judging option {unknown}.", f"Known options: {known}.")
+        overrides = {name: _plain(value) for name, value in overrides.items()}
         for name in ("temperatures", "top_ps"):
-            if overrides.get(name) is not None:
-                overrides[name] = tuple(float(value) for value in overrides[name])
+            if name in overrides:
+                overrides[name] = _rungs(name, overrides[name])
         # A shorter or longer ladder keeps the nucleus mass when all its rungs share one, and is drawn as a whole.
         if "temperatures" in overrides:
             if "top_ps" not in overrides and len(set(self.top_ps)) == 1:
@@ -173,6 +184,24 @@ class JudgeOptions(LadderOptions, ConsensusOptions, ChainOptions, DraftingOption
         """What a checkpoint keeps, ready for JSON."""
         values = {name: getattr(self, name) for name in STORED_NAMES}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    # NumPy's scalars are as good as Python's, but JSON knows only the latter.
+    if isinstance(value, bool | int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _rungs(name: str, values: Any) -> tuple[float, ...]:
+    expected = "numbers, one per rung, for example [0.6, 0.8, 1.0]"
+    need(isinstance(values, Iterable) and not isinstance(values, str | bytes | dict), name, values, expected)
+    try:
+        values = [value.item() if hasattr(value, "item") else value for value in values]  # of an array or a tensor
+    except TypeError as error:  # an array of no dimension calls itself iterable
+        raise ConfigError(f"`{name}` must be {expected}, got {values!r}.") from error
+    need(all(isinstance(v, int | float) and not isinstance(v, bool) for v in values), name, values, expected)
+    return tuple(map(float, values))
 
 
 GROUPS = (LadderOptions, ConsensusOptions, ChainOptions, DraftingOptions, CallOptions)

@@ -10,7 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .errors_egrm import ConfigError
+from .configuration_egrm import POOLINGS
+from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
@@ -68,8 +69,12 @@ class Scheduler:
         self, model: Any, processor: Any = None, *, batch_size: int = 8, return_texts: bool = False,
         explain: bool = False, states: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        if batch_size < 1:
-            raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}.")
+        need_model(model)
+        need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
+        need_flag("return_texts", return_texts)
+        need_flag("explain", explain)
+        need(states in (None, *POOLINGS), "states", states, f"one of {', '.join(POOLINGS)}, or None")
+        model.config.judge_options(**options)
         self.model, self.processor = model, model.processor if processor is None else processor
         self.batch_size, self.options = batch_size, options
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
@@ -122,7 +127,7 @@ class Scheduler:
             return self._tickets
         own = {**self.options, **(options or {})}
         task = entry.item.task
-        if options:  # the scheduler's own were checked where they came from
+        if options:  # the scheduler's own were checked when it was made
             self.model.config.judge_options(task.space.kind, **own)
         shared = tuple((name, _hashable(value)) for name, value in sorted(own.items()) if name not in PLAN_OPTIONS)
         key = (task.space, task.short_suffix_ids, task.long_suffix_ids, shared)
@@ -282,6 +287,22 @@ class Scheduler:
         return options.with_overrides(timeout_s=left if options.timeout_s is None else min(options.timeout_s, left))
 
 
+def need_model(model: Any) -> None:
+    """Refuse what cannot judge.
+
+    Args:
+        model: By its abilities: a checkpoint loaded with remote code has a class of its own.
+
+    Raises:
+        ConfigError: It is no reward model.
+    """
+    if not (hasattr(model, "probe") and hasattr(getattr(model, "config", None), "judge_options")):
+        raise ConfigError(
+            f"Records are judged by an EGRMRewardModel, got {type(model).__name__} {model!r:.80}.",
+            "Load one with `EGRMRewardModel.from_pretrained`, or build one with `from_components`.",
+        )
+
+
 def _belong_together(first: _Slot, second: _Slot) -> bool:
     if first.group is not None or second.group is not None:
         return first.group == second.group
@@ -305,4 +326,4 @@ def _seed(slot: _Slot) -> int:
     return slot.options.get("seed", JudgeOptions.seed)
 
 
-__all__ = ["PLAN_OPTIONS", "Scheduler"]
+__all__ = ["PLAN_OPTIONS", "Scheduler", "need_model"]

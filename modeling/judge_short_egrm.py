@@ -115,7 +115,7 @@ def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: Jud
     zeros = torch.zeros_like(inputs.item_ids)
     consensus = Consensus(
         verdicts=zeros,
-        agreement=torch.full_like(zeros, torch.nan, dtype=torch.float32),
+        agreement=torch.full_like(zeros, torch.nan, dtype=torch.float64),
         is_bound=torch.zeros_like(zeros, dtype=torch.bool),
         routes=torch.full_like(zeros, int(Route.LONG)),
     )

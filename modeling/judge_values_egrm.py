@@ -211,7 +211,7 @@ class EGRMOutput(ModelOutput):
     verdicts: Tensor | None = None
     """[B] int64 verdict ids; meaningless where `statuses` is not OK, and for `free` verdicts (see `verdict_texts`)."""
     consensus: Tensor | None = None
-    """[B] float32 in [0, 1]; NaN where no probe was asked for (`path="long"`)."""
+    """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
     routes: Tensor | None = None
@@ -258,7 +258,7 @@ class EGRMSequenceOutput(ModelOutput):
     logits: Tensor | None = None
     """[B, 1] float32, the reward of each conversation; NaN where there is no verdict."""
     consensus: Tensor | None = None
-    """[B] float32 in [0, 1]."""
+    """[B] float64 in [0, 1]."""
     routes: Tensor | None = None
     """[B] int64, `Route`."""
     statuses: Tensor | None = None

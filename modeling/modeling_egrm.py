@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +19,10 @@ from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Engine, need_abilities
-from .errors_egrm import ConfigError, InputError
-from .hub_components_egrm import is_hub_id, need_class, plain_generator, quantization_method
+from .errors_egrm import ConfigError, need_flag
+from .hub_components_egrm import adopt_quantization, is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
-from .judge_batch_egrm import batch_of_tokens
+from .judge_limits_egrm import longest_prompt, need_context, need_readable, need_room
 from .judge_long_egrm import deliberate
 from .judge_options_egrm import STORED_NAMES, JudgeOptions
 from .judge_plan_egrm import JudgePlan
@@ -30,10 +30,17 @@ from .judge_probes_egrm import check_task, needed_abilities
 from .judge_rows_egrm import finish, join_stages
 from .judge_scorer_egrm import EGRMScorer, check_vocabulary, encode_pairs
 from .judge_short_egrm import judge_short
-from .judge_values_egrm import EGRMOutput, EGRMSequenceOutput, JudgeInputs, LongItems, ShortStage, Status
+from .judge_tokens_egrm import (
+    judge_conversations,
+    judging_options,
+    lacks_turns,
+    read_conversations,
+    refusing_gradients,
+    warn_of_missing_turns,
+)
+from .judge_values_egrm import EGRMOutput, EGRMSequenceOutput, JudgeInputs, LongItems, ShortStage
 from .processing_egrm import EGRMProcessor
 from .prompt_task_egrm import JudgeTask
-from .verdict_consensus_egrm import Route
 
 
 class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
@@ -60,6 +67,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         self.draft = None if config.draft_config is None else AutoModelForCausalLM.from_config(config.draft_config)
         self._backbone: Backbone | None = None
         self._engine: Engine | None = None
+        self._warned_of_turns = False
         self.post_init()
 
     @classmethod
@@ -127,7 +135,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             model.attach_draft(draft)
         model.generation_config, model.config.dtype = generator.generation_config, generator.dtype
         if quantization_method(generator) is not None:
-            model._adopt_quantization(generator)
+            adopt_quantization(model, generator)
         if processor is not None or tokenizer is not None:
             limit = model.config.longest_prompt
             model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer, max_prompt_tokens=limit)
@@ -145,15 +153,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         draft = plain_generator(draft)
         DraftSource(model=draft).backbone(self.backbone)  # another vocabulary is refused here
         self.draft, self.config.draft_config = draft.eval(), draft.config
-
-    def _adopt_quantization(self, generator: PreTrainedModel) -> None:
-        # A checkpoint is quantised as a whole or not at all; modules are named from its root then.
-        self.hf_quantizer, self.is_quantized = generator.hf_quantizer, True
-        self.quantization_method = generator.quantization_method
-        self.config.quantization_config = deepcopy(generator.config.quantization_config)
-        for name in ("modules_to_not_convert", "llm_int8_skip_modules"):
-            if skipped := getattr(self.config.quantization_config, name, None):
-                setattr(self.config.quantization_config, name, [f"generator.{module}" for module in skipped])
 
     def get_input_embeddings(self) -> nn.Module:
         """The generator's input embeddings."""
@@ -210,6 +209,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
 
         Raises:
             ConfigError: An option is unknown, out of range, or contradicts verdict space or checkpoint.
+            PromptTooLongError: After a prompt, the context has no room for a verdict or a chain of the length asked for.
             UnsupportedModelError: The engine cannot do what the options ask for.
 
         Source:
@@ -239,9 +239,12 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
 
         Raises:
             ConfigError: As in `judge`.
+            PromptTooLongError: As in `judge`.
             UnsupportedModelError: As in `judge`.
         """
+        need_readable(inputs, explain, states)
         resolved = self._options(inputs.task, options)
+        need_room(inputs, self.config, resolved, plan)
         plan = plan or JudgePlan.of([resolved] * inputs.num_items)
         if plan.num_items != inputs.num_items or max(plan.num_probes) > len(resolved.temperatures):
             raise ConfigError(
@@ -274,6 +277,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         Raises:
             ConfigError: As in `judge`.
         """
+        need_flag("return_texts", return_texts)
         resolved = self._options(items[0].task if items else None, options)
         with _evaluating(self):
             return deliberate(self, items, resolved, return_texts, explain, states)
@@ -287,6 +291,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             )
         if task is not None:
             check_task(task, options)
+        need_context(self.config, options)
         need_abilities(self.engine, needed_abilities(options, self.state_pooling))
         if options.drafting != "none" and options.path != "short" and self._engine is None:
             self.drafts.check(options)
@@ -357,11 +362,12 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        return_dict: bool | None = None,
         **options: Any,
-    ) -> EGRMSequenceOutput:
+    ) -> EGRMSequenceOutput | tuple[Tensor, ...]:
         """Judge whole conversations given as token ids, as trainers ask a reward model to.
 
         The judge's turn, whose ids are stored in the configuration, is appended to each conversation; the result is the
@@ -371,46 +377,40 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             input_ids: [B, T] int64, prompt and completion rendered with the generator's chat template.
             attention_mask: [B, T], 1 on tokens, 0 on padding, which may be on either side or inside; by default all 1.
             token_type_ids: Ignored; some tokenizers add them.
-            **options: Fields of `JudgeOptions`.
+            return_dict: False for a tuple of the output's fields.
+            **options: Fields of `JudgeOptions`. What wrappers pass to every model (`judge_tokens_egrm.IGNORED`) is ignored.
 
         Returns:
             `logits` [B, 1] float32 are the rewards, NaN where there is no verdict, which includes conversations that
-            do not fit the context. No gradient flows. On the device of `input_ids`.
+            do not fit the context. No gradient flows: where one could be asked for (training mode, gradients on) the
+            backward pass raises a ConfigError. On the device of `input_ids`.
 
         Raises:
-            ConfigError: The checkpoint has no task, or not one of layout `conversation`; or an option is wrong.
+            ConfigError: The checkpoint has no task, or not one of layout `conversation`, or its processor has another; an
+                option is wrong; or there are labels.
             InputError: A row holds no token.
         """
+        options = judging_options(options)
         task = self.task
-        if task.layout != "conversation":
-            raise ConfigError(
-                f"Conversations are judged pointwise or as binary, but the checkpoint judges {task.space.kind}.",
-                "Assign a processor with such a verdict space, or call `judge` with the inputs that a processor makes.",
-            )
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        turn = list(task.judge_turn_ids)
-        prompts = []
-        for row, (ids, mask) in enumerate(zip(input_ids.cpu(), attention_mask.cpu(), strict=True)):
-            conversation = ids[mask.bool()].tolist()
-            if not conversation:
-                raise InputError(f"Each row needs at least one token, got none in row {row}.")
-            prompts.append(conversation + turn)
-        limit, suffix = self.config.longest_prompt, max(len(task.short_suffix_ids), len(task.long_suffix_ids))
-        fits = [row for row, prompt in enumerate(prompts) if limit is None or len(prompt) + suffix <= limit]
-        output = EGRMSequenceOutput(
-            logits=torch.full((len(prompts), 1), torch.nan),
-            consensus=torch.full((len(prompts),), torch.nan),
-            routes=torch.full((len(prompts),), int(Route.LONG)),
-            statuses=torch.full((len(prompts),), int(Status.TOO_LONG)),
-            new_tokens=torch.zeros(len(prompts), dtype=torch.int64),
-        )
-        if fits:
-            judged = self.judge(batch_of_tokens([prompts[row] for row in fits], task), **options)
-            for name, value in (("logits", judged["rewards"][:, None]), *judged.items()):
-                if name in output:
-                    output[name][fits] = value.to(output[name].device)
-        return EGRMSequenceOutput(**{name: value.to(input_ids.device) for name, value in output.items()})
+        conversations = read_conversations(input_ids, attention_mask, task)
+        self._look_for_turns(conversations, task)
+        limit = longest_prompt(self.config, self._options(task, options), task)
+        output = judge_conversations(conversations, task, limit, partial(self.judge, **options))
+        if self.training and torch.is_grad_enabled():
+            output["logits"] = refusing_gradients(output["logits"])
+        assert input_ids is not None, "read above"
+        output = EGRMSequenceOutput(**{name: value.to(input_ids.device) for name, value in output.items()})
+        return output.to_tuple() if return_dict is False else output
+
+    def _look_for_turns(self, conversations: Sequence[Sequence[int]], task: JudgeTask) -> None:
+        # The first use of token ids is also where the two copies of the task are compared.
+        if self._processor is None:
+            self._processor = self._load_processor()
+        if self._processor is None or self._warned_of_turns:
+            return
+        if lacks_turns(conversations, self._processor.tokenizer, task):
+            self._warned_of_turns = True
+            warn_of_missing_turns()
 
     def generate(self, *args: Any, temperatures: Sequence[float] | None = None, **kwargs: Any) -> Any:
         """Let the generator write, with this checkpoint's generation settings.

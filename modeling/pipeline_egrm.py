@@ -9,10 +9,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Pipeline
 
-from .errors_egrm import ConfigError
+from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_options_egrm import OPTION_NAMES
 from .judge_results_egrm import Entry, JudgeResult, encode_record
-from .judge_scheduler_egrm import Scheduler
+from .judge_scheduler_egrm import Scheduler, need_model
 
 
 TASK = "reward-scoring"
@@ -56,12 +56,14 @@ class RewardScoringPipeline(Pipeline):
     processor: Any
 
     def __init__(self, model: Any, processor: Any = None, **kwargs: Any) -> None:
+        need_model(model)
         if processor is not None:
             model.processor = processor
         # `pipeline()` leaves its own loading argument among those of the class.
         kwargs.pop("local_files_only", None)
         super().__init__(model, processor=model.processor, **kwargs)
         self._check(self._preprocess_params, self._forward_params)
+        _check_loading(self._batch_size, self._num_workers)
 
     def __call__(
         self, inputs: object, *, batch_size: int | None = None, num_workers: int | None = None, **options: Any
@@ -83,6 +85,7 @@ class RewardScoringPipeline(Pipeline):
         encoding, judging, _ = self._sanitize_parameters(**options)
         encoding, judging = {**self._preprocess_params, **encoding}, {**self._forward_params, **judging}
         self._check(encoding, judging)
+        _check_loading(batch_size, num_workers)
         if _is_one_record(inputs):
             return self.run_single(inputs, encoding, judging, {})
         batch_size = batch_size if batch_size is not None else self._batch_size or 1
@@ -172,6 +175,8 @@ class RewardScoringPipeline(Pipeline):
         return encoding, {name: value for name, value in options.items() if name in judging}, {}
 
     def _check(self, encoding: dict[str, Any], judging: dict[str, Any]) -> None:
+        for name in _RESULTS:
+            need_flag(name, judging.get(name, False))
         options = {name: value for name, value in judging.items() if name not in _RESULTS}
         self.model.config.judge_options(self.processor.task(**encoding).space.kind, **options)
 
@@ -197,6 +202,12 @@ class _Stream(IterableDataset):
 
     def __iter__(self) -> Iterator[Entry | JudgeResult]:
         return map(self.encode, self.records)
+
+
+def _check_loading(batch_size: object, num_workers: object) -> None:
+    need(batch_size is None or is_count(batch_size), "batch_size", batch_size, "an integer >= 1, or None")
+    whole = num_workers is None or num_workers == 0 or is_count(num_workers)
+    need(whole and num_workers is not False, "num_workers", num_workers, "an integer >= 0, or None")
 
 
 def _is_one_record(inputs: object) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .errors_egrm import ConfigError
+from .errors_egrm import ConfigError, need, need_flag
 from .verdict_space_egrm import VerdictSpace
 
 
@@ -81,12 +81,58 @@ class JudgeTask:
                 f"A judging task has the keys {', '.join(sorted(names))}; missing {missing}, unknown {unknown}.",
                 "Write what `JudgeTask.to_dict` does.",
             )
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()
-        }
-        plain["space"] = VerdictSpace.from_dict(values["space"])
-        plain["verdict_token_ids"] = tuple(tuple(ids) for ids in values["verdict_token_ids"])
+        plain: dict[str, Any] = dict(values)
+        need(isinstance(plain["space"], Mapping) and "kind" in plain["space"], "space", plain["space"],
+             "a mapping with a `kind`, as `VerdictSpace.to_dict` writes it")  # fmt: skip
+        plain["space"] = VerdictSpace.from_dict(plain["space"])
+        for name in _ID_FIELDS:
+            plain[name] = _ids(name, plain[name])
+        verdicts = plain["verdict_token_ids"]
+        need(isinstance(verdicts, list | tuple), "verdict_token_ids", verdicts, "a list of token ids for each verdict")
+        plain["verdict_token_ids"] = tuple(_ids("verdict_token_ids", ids) for ids in verdicts)
+        need_flag("thinking_opened", plain.get("thinking_opened", False))
+        marker = plain.get("turn_marker")
+        need(marker is None or isinstance(marker, str), "turn_marker", marker, "text, or None")
         return cls(**plain)
+
+    def check_ids(self, vocab_size: float) -> None:
+        """Refuse ids that a generator does not know.
+
+        Args:
+            vocab_size: Rows of its embedding, infinite where that is not known.
+
+        Raises:
+            ConfigError: One is larger.
+        """
+        parts = {name: getattr(self, name) for name in _ID_FIELDS}
+        parts["verdict_token_ids"] = tuple(token for ids in self.verdict_token_ids for token in ids)
+        for name, ids in parts.items():
+            if ids and max(ids) >= vocab_size:
+                raise ConfigError(
+                    f"`{name}` of the task has the token id {max(ids)}, and the generator's vocabulary ends at "
+                    f"{vocab_size - 1}.",
+                    "Assign the processor to `model.processor` and save the checkpoint again.",
+                )
+
+    def differences(self, other: "JudgeTask") -> dict[str, tuple[Any, Any]]:
+        """Fields in which two tasks differ, with both values.
+
+        Args:
+            other: The second value of each.
+        """
+        names = (field.name for field in fields(self))
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+_ID_FIELDS = ("judge_turn_ids", "short_suffix_ids", "long_suffix_ids", "probe_stop_ids", "chain_stop_ids")
+
+
+def _ids(name: str, values: object) -> tuple[int, ...]:
+    listed = isinstance(values, list | tuple)
+    whole = listed and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
+    need(whole, name, values, "a list of token ids")
+    return tuple(values)  # pyright: ignore[reportArgumentType] (a list or tuple, see above)
 
 
 __all__ = ["JudgeTask"]

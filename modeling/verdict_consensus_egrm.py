@@ -14,7 +14,7 @@ from torch import Tensor
 from .engine_protocol_egrm import Tensors
 
 
-# A share such as 4/5 must reach a threshold of 0.8 whatever its float32 rounding.
+# A share such as 4/5 must reach a threshold of 0.8 whatever the rounding of either.
 _SLACK = 1e-6
 
 
@@ -32,7 +32,7 @@ class Consensus(Tensors):
     verdicts: Tensor
     """[B] int64, the most frequent verdict id (ties: the lowest id); meaningless where `agreement` is 0."""
     agreement: Tensor
-    """[B] float32 in [0, 1], its share; 0 where nobody voted."""
+    """[B] float64 in [0, 1], its share, the exact quotient of two counts where votes were counted; 0 where no one voted."""
     is_bound: Tensor
     """[B] bool, True where probes were stopped early: `agreement` is then a lower bound on the short path and an upper
     bound on the long one."""
@@ -115,10 +115,10 @@ def vote(counts: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         total: [B] int64, probes drawn: those without a verdict count here, never as agreement.
 
     Returns:
-        Verdict ids [B] int64 (ties: the lowest id), and agreement [B] float32 in [0, 1], 0 where no one voted.
+        Verdict ids [B] int64 (ties: the lowest id), and agreement [B] float64 in [0, 1], 0 where no one voted.
     """
     verdicts = first_argmax(counts)
-    return verdicts, counts.gather(-1, verdicts[:, None])[:, 0].float() / total.clamp_min(1).float()
+    return verdicts, counts.gather(-1, verdicts[:, None])[:, 0].double() / total.clamp_min(1)
 
 
 def choose_route(agreement: Tensor, threshold: float | Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def sampled_consensus(counts: Tensor, unread: Tensor, total: Tensor, threshold: 
     verdicts, agreement = vote(counts, total)
     routes = choose_route(agreement, threshold)
     # On the long path what was not read could have agreed with anything: the bound is from above.
-    most = (counts.amax(-1) + unread).float() / total.clamp_min(1).float()
+    most = (counts.amax(-1) + unread).double() / total.clamp_min(1)
     agreement = torch.where((routes == Route.LONG) & (unread > 0), most, agreement)
     return Consensus(verdicts, agreement, unread > 0, routes)
 
@@ -147,7 +147,7 @@ def sampled_consensus(counts: Tensor, unread: Tensor, total: Tensor, threshold: 
 def exact_consensus(probs: Tensor, threshold: float | Tensor) -> Consensus:
     """Vote and route of an exact, ladder-averaged verdict distribution [B, C]."""
     verdicts = first_argmax(probs)
-    agreement = probs.gather(-1, verdicts[:, None])[:, 0].float()
+    agreement = probs.gather(-1, verdicts[:, None])[:, 0].double()
     # A prompt without a distribution (NaN logits) agrees on nothing.
     agreement = torch.where(torch.isnan(agreement), torch.zeros_like(agreement), agreement)
     return Consensus(
@@ -175,9 +175,9 @@ def is_decided(
     rivals = counts.clone()
     rivals.scatter_(-1, first_argmax(counts)[:, None], 0)
     wins = best > rivals.amax(-1) + remaining
-    enough = best.float() / total.clamp_min(1).float() >= threshold - _SLACK
+    enough = best.double() / total.clamp_min(1) >= threshold - _SLACK
     short = wins & enough & (best > 0)
-    reachable = (best + remaining).float() / total.clamp_min(1).float()
+    reachable = (best + remaining).double() / total.clamp_min(1)
     long = reachable < threshold - _SLACK
     return short | (long & stop_long)
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +13,43 @@ from transformers import AutoConfig
 import transformers_egrm  # noqa: F401 (registers the model type)
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+BINARY_TASK = {
+    "space": {"kind": "binary"}, "layout": "conversation", "judge_turn_ids": [5, 6], "short_suffix_ids": [7],
+    "long_suffix_ids": [8, 9], "verdict_token_ids": [[10, 11], [11]], "probe_stop_ids": [1, 2], "chain_stop_ids": [1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"space": 5}, "`space` must be a mapping with a `kind`"),
+        ({"space": {}}, "`space` must be a mapping with a `kind`"),
+        ({"space": {"kind": "ternary"}}, "one of pointwise"),
+        ({"layout": None}, "layout is one of conversation, embedded"),
+        ({"judge_turn_ids": 5}, "`judge_turn_ids` must be a list of token ids"),
+        ({"judge_turn_ids": ["5"]}, "`judge_turn_ids` must be a list of token ids"),
+        ({"short_suffix_ids": [10**7]}, "`short_suffix_ids` of the task has the token id 10000000, .* ends at 99"),
+        ({"long_suffix_ids": [-1]}, "`long_suffix_ids` must be a list of token ids"),
+        ({"long_suffix_ids": [100]}, "`long_suffix_ids` of the task has the token id 100, .* ends at 99"),
+        ({"probe_stop_ids": [True]}, "`probe_stop_ids` must be a list of token ids"),
+        ({"chain_stop_ids": None}, "`chain_stop_ids` must be a list of token ids"),
+        ({"verdict_token_ids": 7}, "`verdict_token_ids` must be a list"),
+        ({"verdict_token_ids": [7, 8]}, "`verdict_token_ids` must be a list of token ids"),
+        ({"verdict_token_ids": [[7], [100]]}, "`verdict_token_ids` of the task has the token id 100"),
+        ({"verdict_token_ids": [[7]]}, "Each of the 2 verdicts needs at least one token"),
+        ({"thinking_opened": "no"}, "`thinking_opened` must be True or False"),
+        ({"turn_marker": 5}, "`turn_marker` must be text, or None"),
+        ({"judge_turn": [5]}, r"unknown \['judge_turn'\]"),
+    ],
+    ids=str,
+)
+def test_a_task_that_the_generator_cannot_read_is_refused(change, expected):
+    generator = {"model_type": "qwen3", "vocab_size": 100}
+    EGRMConfig(generator_config=generator, task=BINARY_TASK | {"long_suffix_ids": [99]})
+    with pytest.raises(ConfigError, match=expected):
+        EGRMConfig(generator_config=generator, task=BINARY_TASK | change)
 
 
 def test_the_defaults_are_the_papers():
@@ -56,6 +94,61 @@ def test_the_defaults_are_the_papers():
 def test_an_option_out_of_range_says_what_it_should_be(setting, expected):
     with pytest.raises(ConfigError, match=expected):
         EGRMConfig().judge_options(**setting)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"seed": None}, {"seed": 1.5}, {"seed": True}, {"seed": "1"}, {"strict": "no"}, {"strict": 1}, {"early_stop": "no"},
+        {"reuse_probes": None}, {"timeout_s": "3"}, {"timeout_s": True}, {"timeout_s": float("nan")},
+        {"timeout_s": float("inf")}, {"temperatures": 0.7}, {"temperatures": "0.7"}, {"temperatures": None},
+        {"temperatures": [None]}, {"temperatures": [True]}, {"temperatures": torch.tensor(0.7)}, {"top_ps": 0.9},
+        {"top_ps": ["0.9"] * 5}, {"num_probes": True}, {"num_probes": 2.0}, {"num_chains": True}, {"num_chains": "2"},
+        {"num_chains": None}, {"max_chain_tokens": None}, {"max_probe_tokens": 8.0}, {"chain_top_p": None},
+        {"chain_top_p": "x"}, {"chain_temperature": None}, {"chain_temperature": True}, {"consensus_threshold": "0.8"},
+        {"consensus_threshold": None}, {"consensus_threshold": True}, {"consensus": 5}, {"consensus": ["sampled"]},
+        {"reward": None}, {"path": None}, {"decoder": []}, {"selection": 0}, {"probe_vocabulary": None},
+        {"drafting": False}, {"verification": 3}, {"num_drafts": True}, {"num_drafts": 1.0}, {"draft_length": None},
+        {"draft_layers": "2"}, {"draft_ngram": 2.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_of_a_wrong_type_is_a_config_error_that_names_it(setting):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"`{name}` must be"):
+        EGRMConfig().judge_options(**setting)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers_and_end_as_pythons():
+    options = EGRMConfig().judge_options(
+        seed=np.int64(7), num_chains=np.int32(2), consensus_threshold=np.float64(0.5), chain_temperature=np.float32(0.5),
+        temperatures=np.array([0.5, 1.0]), top_ps=torch.tensor([0.5, 1.0]),
+    )  # fmt: skip
+    assert (options.seed, options.num_chains, options.consensus_threshold, options.chain_temperature) == (
+        7,
+        2,
+        0.5,
+        0.5,
+    )
+    assert (options.temperatures, options.top_ps) == ((0.5, 1.0), (0.5, 1.0))
+    assert {type(value) for value in (options.seed, options.num_chains)} == {int}
+    json.dumps(options.stored())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"regression_weight": "a"}, {"huber_delta": True}, {"hinge_margin": None}, {"initializer_range": "x"},
+        {"scorer_max_tokens": True}, {"scorer_max_tokens": 9.5}, {"scorer_trained": "no"}, {"scorer_trained": 1},
+        {"scorer_kind": 5}, {"scorer_pooling": None}, {"task": 5}, {"judging": 5}, {"base_models": "acme/llm"},
+        {"base_models": [5]}, {"generator_config": 5}, {"scorer_config": "bert"}, {"draft_config": []},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_setting_of_a_wrong_type_is_a_config_error_that_names_it(setting):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"`{name}` must be"):
+        EGRMConfig(**setting)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +218,7 @@ def test_every_configuration_survives_json(tau, chains, trained, kind, ladder, s
         generator_config={"model_type": "qwen3", "hidden_size": 64},
         scorer_config={"model_type": "bert", "hidden_size": 32} if kind == "encoder" else None,
         consensus_threshold=tau, num_chains=chains, scorer_trained=trained, scorer_kind=kind,
-        temperatures=ladder, top_ps=[seed_nucleus] * len(ladder), task={"space": {"kind": "binary"}},
+        temperatures=ladder, top_ps=[seed_nucleus] * len(ladder), task=BINARY_TASK,
     )  # fmt: skip
     again = EGRMConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
     assert again.to_dict() == config.to_dict()

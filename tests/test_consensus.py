@@ -84,6 +84,19 @@ def test_tau_zero_is_short_wherever_anybody_voted_and_tau_one_needs_everybody():
     assert choose_route(agreement, 1.0).tolist() == [Route.LONG, Route.LONG, Route.LONG, Route.SHORT]
 
 
+def test_a_share_is_the_exact_quotient_of_its_counts():
+    pairs = [(votes, total) for total in range(1, 65) for votes in range(1, total + 1)]
+    counts = torch.tensor([[votes, 0] for votes, _ in pairs])
+    totals = torch.tensor([total for _, total in pairs])
+    read = sampled_consensus(counts, torch.zeros_like(totals), totals, 0.0)
+    assert read.agreement.tolist() == [votes / total for votes, total in pairs]
+    # A bound on the long path too: of ten probes six agree and three were not read.
+    bound = sampled_consensus(torch.tensor([[6, 1]]), torch.tensor([3]), torch.tensor([10]), 1.0)
+    assert (bound.agreement.tolist(), bound.is_bound.tolist()) == ([0.9], [True])
+    exact = exact_consensus(torch.tensor([[0.1, 0.9]], dtype=torch.float64), 0.8)
+    assert exact.agreement.tolist() == [0.9]
+
+
 def test_ties_go_to_the_lowest_verdict():
     assert int(vote(torch.tensor([[0, 2, 1, 2]]), torch.tensor([5]))[0]) == 1
     assert int(exact_consensus(torch.tensor([[0.1, 0.45, 0.45]]), 0.8).verdicts) == 1

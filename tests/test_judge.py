@@ -1,5 +1,6 @@
 """`RewardJudge`: order, full batches, flat memory, and failures that stay with their record."""
 
+import csv
 import itertools
 import json
 import math
@@ -9,17 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
+from transformers_egrm.bundle import MINI_FOLDER, load_mini
+from transformers_egrm.data.writers import write_rows
 from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
@@ -306,12 +313,41 @@ def test_a_source_that_breaks_delivers_what_it_gave_before():
 @pytest.mark.parametrize(
     "settings",
     [{"num_chain": 4}, {"num_chains": 0}, {"consensus_threshold": 1.1}, {"temperatures": ()}, {"batch_size": 0},
-     {"reorder_window": 0}, {"timeout_s": 0}, {"space": {"kind": "pointwise", "low": 3, "high": 3}}],
+     {"reorder_window": 0}, {"timeout_s": 0}, {"space": {"kind": "pointwise", "low": 3, "high": 3}}, {"space": 5},
+     {"rubric": 5}, {"batch_size": None}, {"batch_size": "8"}, {"batch_size": True}, {"batch_size": 2.0},
+     {"reorder_window": "all"}, {"reorder_window": True}, {"return_rationale": "no"}, {"explain": 1}, {"progress": None},
+     {"seed": None}, {"strict": "no"}, {"temperatures": 0.7}],
     ids=str,
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_at_once(settings):
     with pytest.raises(ConfigError):
         RewardJudge(ScriptedModel(), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch_size": None}, {"batch_size": True}, {"batch_size": 0}, {"return_texts": "no"}, {"explain": None},
+     {"states": "first"}, {"seed": None}, {"strict": "no"}, {"temperatures": 0.7}, {"num_chain": 4}],
+    ids=str,
+)  # fmt: skip
+def test_a_scheduler_refuses_a_wrong_setting_when_it_is_made(settings):
+    with pytest.raises(ConfigError):
+        Scheduler(ScriptedModel(), **settings)
+
+
+@pytest.mark.parametrize("model", [None, 5, object(), tiny_generator()], ids=lambda model: type(model).__name__)
+def test_what_cannot_judge_is_refused_at_every_door(model):
+    for door in (RewardJudge, Scheduler):
+        with pytest.raises(ConfigError, match="judged by an EGRMRewardModel, got"):
+            door(model)
+
+
+def test_a_judge_is_loaded_where_its_name_is_given():
+    by_name, by_folder = RewardJudge("egrm-mini"), RewardJudge(MINI_FOLDER)
+    assert type(by_name.model) is type(by_folder.model) is EGRMRewardModel
+    assert by_name.model.config.name_or_path == str(MINI_FOLDER)
+    record = {"id": 1, "prompt": "What is 3 + 4?", "response": "7"}
+    assert by_name([record]) == RewardJudge(load_mini())([record])
 
 
 # -- the real thing -------------------------------------------------------------------------------------------------------
@@ -390,6 +426,46 @@ def test_records_with_rubrics_of_their_own_share_a_batch(model):
 def test_results_are_plain_data(model):
     (result,) = RewardJudge(model, **OPTIONS)([RECORDS[0]])
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seed": None}, {"strict": "no"}, {"temperatures": 0.7}, {"num_chains": True}, {"explain": "no"},
+     {"return_texts": 1}, {"states": "first"}, {"timeout_s": "1"}],
+    ids=str,
+)  # fmt: skip
+def test_a_call_of_the_model_refuses_a_wrong_type_before_anything_is_run(model, options):
+    with pytest.raises(ConfigError, match=f"`{next(iter(options))}` must be"):
+        model.judge(model.processor(RECORDS[0]), **options)
+
+
+@pytest.mark.parametrize(
+    "inputs", [None, "text", RECORDS[0], RECORDS, torch.arange(5)[None]], ids=lambda v: type(v).__name__
+)
+def test_a_call_of_the_model_reads_what_a_processor_makes(model, inputs):
+    with pytest.raises(ConfigError, match="reads the JudgeInputs that a processor makes"):
+        model.judge(inputs)
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
+def test_a_consensus_is_an_exact_quotient_in_every_format(model, extension, tmp_path):
+    ladder = {"temperatures": [1.5] * 10, "top_ps": [1.0] * 10, "early_stop": False}
+    results = RewardJudge(model, **OPTIONS | ladder)(RECORDS)
+    shares = [result.consensus for result in results]
+    tenths = [votes / 10 for votes in range(11)]
+    assert all(share in tenths for share in shares), shares
+    assert any(share != float(np.float32(share)) for share in shares), "or float32 would do"
+    rows = [result.to_dict() for result in results]
+    write_rows(lambda: iter(rows), str(tmp_path / f"out.{extension}"), {})
+    kept = [float(row["consensus"]) for row in read_back(tmp_path / f"out.{extension}")]
+    assert kept == shares
+
+
+def read_back(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return pyarrow.parquet.read_table(path).to_pylist()
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream)) if path.suffix == ".csv" else [json.loads(line) for line in stream]
 
 
 def test_a_comparison_shows_both_orders_and_ties_only_where_allowed(model):

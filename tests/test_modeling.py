@@ -3,6 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
+import peft
 import pytest
 import torch
 from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
@@ -16,8 +17,9 @@ from transformers import (
     T5Config,
 )
 
+from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
-from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, UnsupportedModelError
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError, UnsupportedModelError
 from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
@@ -152,12 +154,123 @@ def test_a_checkpoint_without_a_task_says_what_to_do():
 def test_no_gradient_flows_and_training_mode_changes_nothing(model):
     batch = as_trainers_tokenise(RECORDS, "right")
     before = model(**batch).logits
+    assert not before.requires_grad
     model.train()
     out = model(**batch)
-    assert not out.logits.requires_grad
+    with torch.no_grad():
+        assert not model(**batch).logits.requires_grad
     assert torch.equal(out.logits, before)
     assert model.training
     model.eval()
+
+
+def test_a_trainer_that_asks_for_a_gradient_hears_that_there_is_none(model):
+    batch = as_trainers_tokenise(RECORDS[:2], "right")
+    expected = "no gradient flows through it.*`egrm train`"
+    with pytest.raises(ConfigError, match=expected):
+        model(**batch, labels=torch.ones(2))
+    model.train()
+    chosen, rejected = model(**batch, return_dict=True, use_cache=False).logits[:, 0]
+    model.eval()
+    with pytest.raises(ConfigError, match=expected):
+        (-torch.nn.functional.logsigmoid(chosen - rejected)).backward()
+
+
+def test_what_wrappers_pass_to_every_model_changes_nothing(model):
+    batch = as_trainers_tokenise(RECORDS, "right")
+    expected = model(**batch)
+    out = model(
+        **batch, return_dict=True, output_hidden_states=True, output_attentions=None, use_cache=False, labels=None,
+        inputs_embeds=None, past_key_values=None, position_ids=batch["attention_mask"].cumsum(-1) - 1,
+    )  # fmt: skip
+    assert out.keys() == expected.keys()
+    assert all(torch.equal(out[name], expected[name]) for name in expected)
+    as_tuple = model(**batch, return_dict=False)
+    assert isinstance(as_tuple, tuple)
+    assert torch.equal(as_tuple[0], expected.logits)
+
+
+@pytest.mark.parametrize("name", ["inputs_embeds", "past_key_values"])
+def test_what_stands_for_token_ids_is_refused(model, name):
+    with pytest.raises(ConfigError, match=rf"judged from their token ids, got \['{name}'\]"):
+        model(**as_trainers_tokenise(RECORDS, "right"), **{name: torch.ones(3, 5, 32)})
+    with pytest.raises(ConfigError, match=r"of shape \[B, T\], got None"):
+        model()
+    with pytest.raises(ConfigError, match=r"of shape \[B, T\], got \(2,\)"):
+        model(torch.tensor([5, 6]))
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # PEFT 0.21 on Transformers 5.24
+def test_pefts_wrapper_of_a_classifier_gives_the_same_rewards():
+    """`PeftModelForSequenceClassification` passes every keyword of a classifier, most of them as None."""
+    model = tiny_model()
+    batch = as_trainers_tokenise(RECORDS, "right")
+    expected = model(**batch).logits
+    settings = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["q_proj"])  # its weights begin as the identity
+    wrapped = peft.get_peft_model(model, settings).eval()
+    assert type(wrapped) is peft.PeftModelForSequenceClassification
+    assert torch.equal(wrapped(**batch).logits, expected)
+    with pytest.raises(ConfigError, match="Labels have no use here"):
+        wrapped(**batch, labels=torch.ones(3))
+
+
+def test_text_without_a_turn_of_the_template_is_warned_about_once():
+    model = tiny_model()
+    plain = tiny_tokenizer()("What is 2 + 3? The answer is 5.", return_tensors="pt").input_ids
+    with pytest.warns(UserWarning, match="shows no turn of the generator's chat template"):
+        model(plain)
+    model(plain)  # warnings are errors here: the second time passes in silence
+    tiny_model()(**as_trainers_tokenise(RECORDS, "inside"))
+
+
+def test_a_template_of_plain_words_has_turns_too():
+    tokenizer = tiny_tokenizer(chat_template=False)
+    model = EGRMRewardModel.from_components(tiny_generator(), tokenizer=tokenizer, **QUICK)
+    messages = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
+    text = tokenizer.apply_chat_template(messages, chat_template=model.processor.chat_template, tokenize=False)
+    model(tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids)
+    with pytest.warns(UserWarning, match="shows no turn"):
+        model(tokenizer("2 + 3? 5", return_tensors="pt").input_ids)
+
+
+# -- room in the context ------------------------------------------------------------------------------------------------
+
+
+def test_chains_that_fill_the_context_are_refused_and_long_ones_shorten_the_prompts_that_fit(model):
+    batch, inputs = as_trainers_tokenise(RECORDS, "right"), model.processor(RECORDS)
+    with pytest.raises(ConfigError, match=r"`max_chain_tokens` of 1024 leaves no room .* context of 1024"):
+        model.judge(inputs, max_chain_tokens=1024)
+    with pytest.raises(ConfigError, match="`max_probe_tokens` of 2000 leaves no room"):
+        model.judge(inputs, max_probe_tokens=2000, path="short")
+    # The longest prompt, its longer suffix and the chain fill the context exactly, then exceed it by one.
+    task = inputs.task
+    lengths = inputs.attention_mask.sum(-1) + max(len(task.short_suffix_ids), len(task.long_suffix_ids))
+    room = 1024 - int(lengths.max())
+    assert (model.judge(inputs, max_chain_tokens=room, path="short").statuses == Status.OK).all()
+    model.judge(inputs.item(int(lengths.argmin())), max_chain_tokens=room + 1, path="short", num_chains=1)
+    with pytest.raises(PromptTooLongError, match=rf"room for .* beside the answer \({room + 1}\)"):
+        model.probe(inputs, max_chain_tokens=room + 1)
+    out = model(**batch, max_chain_tokens=room + 1, consensus_threshold=0.0)
+    assert out.statuses.eq(Status.TOO_LONG).tolist() == lengths.eq(lengths.max()).tolist()
+    assert torch.equal(out.logits[:, 0].isnan(), out.statuses == Status.TOO_LONG)
+
+
+def test_positions_that_a_generator_does_not_know_are_never_asked_for():
+    """GPT-2 looks positions up in a table of 64: one more is an IndexError."""
+    config = GPT2Config(
+        vocab_size=400, n_embd=32, n_layer=2, n_head=4, n_positions=700, bos_token_id=0, eos_token_id=4
+    )  # fmt: skip
+    torch.manual_seed(0)
+    generator = AutoModelForCausalLM.from_config(config).eval()
+    model = EGRMRewardModel.from_components(generator, tokenizer=tiny_tokenizer(), max_chain_tokens=4)
+    short, long = {"prompt": "2?", "response": "2"}, {"prompt": "2?", "response": "2" * 40}
+    item = model.processor.encode(short)
+    room = 700 - len(item.prompts[0]) - max(len(item.task.short_suffix_ids), len(item.task.long_suffix_ids))
+    assert room > 0
+    judge = RewardJudge(model, max_chain_tokens=room, path="long", num_chains=1, batch_size=2)
+    results = judge([short, long])
+    assert [result.status == "too_long" for result in results] == [False, True]
+    assert results[0].status in ("ok", "no_verdict"), results[0].error
 
 
 # -- from_components ----------------------------------------------------------------------------------------------------

@@ -56,6 +56,19 @@ def expected(scorer: Any) -> list[dict[str, Any]]:
     return [scorer(record) for record in RECORDS]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch_size": 0}, {"batch_size": "2"}, {"batch_size": True}, {"num_workers": -1}, {"num_workers": True},
+     {"return_rationale": "no"}, {"explain": 1}, {"seed": None}, {"strict": "no"}, {"temperatures": 0.7}, {"rubric": 5}],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_of_a_wrong_type_is_refused_at_once(scorer, model, settings):
+    with pytest.raises(ConfigError):
+        scorer(RECORDS, **settings)
+    with pytest.raises(ConfigError):
+        reward_scoring(model, **settings)
+
+
 # -- what comes out -------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,8 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import transformers_egrm  # noqa: F401 (registers the model type)
-from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
+from transformers_egrm.judge import RewardJudge
+from transformers_egrm.modeling.errors_egrm import ConfigError, ModelError, UnsupportedModelError
 from transformers_egrm.modeling.hub_card_egrm import MARKER
 from transformers_egrm.modeling.hub_saving_egrm import AUTO_MAP
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -169,6 +170,52 @@ def test_a_model_without_processor_saves_and_says_so_when_text_comes(tmp_path):
         _ = load(tmp_path).processor
 
 
+def edit(path: Path, **changes) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "values"),
+    [
+        ({"rubric": "Count the vowels."}, "judge_turn_ids", ("You are the judge of", "Count the vowels.")),
+        ({"space": {"kind": "pointwise", "low": 1, "high": 5}}, "space", ("high=10", "high=5")),
+    ],
+    ids=["rubric", "space"],
+)
+def test_two_copies_of_the_task_that_differ_are_refused_with_both_values(change, field, values, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    ids = torch.tensor([tiny_tokenizer()("<|im_start|>user", add_special_tokens=False).input_ids])
+    load(tmp_path)(ids, path="short")
+    edit(tmp_path / "processor_config.json", **change)
+    doors = {
+        "forward": lambda model: model(ids),
+        "processor": lambda model: model.processor,
+        "judge": lambda model: model.judge(AutoProcessor.from_pretrained(tmp_path)(RECORDS)),
+        "RewardJudge": RewardJudge,
+        "save": lambda model: model.save_pretrained(tmp_path / "again"),
+    }
+    for name, door in doors.items():
+        with pytest.raises(
+            ConfigError, match=f"two copies of its judging task, and they differ: .*{field} is"
+        ) as caught:
+            door(load(tmp_path))
+        assert all(value in str(caught.value) for value in values), f"{name}: {caught.value}"
+    # The way that the message names.
+    model = load(tmp_path)
+    model.processor = AutoProcessor.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "mended")
+    assert measure(load(tmp_path / "mended"), RECORDS) == measure(model, RECORDS)
+    assert load(tmp_path / "mended").processor.task().to_dict() == model.config.task
+
+
+@pytest.mark.parametrize("task", [5, {"space": {"kind": "binary"}}], ids=str)
+def test_a_broken_task_in_a_folder_is_a_config_error(task, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", task=task)
+    with pytest.raises(ConfigError, match="task"):
+        load(tmp_path)
+
+
 def test_generation_settings_survive_for_the_generator_too(tmp_path):
     model = tiny_model()
     model.generation_config.eos_token_id = [2, 9]
@@ -203,6 +250,65 @@ def test_a_head_that_the_checkpoint_lacks_is_initialised_and_reported(tmp_path, 
     assert torch.equal(again.scorer.score_head.bias, torch.zeros(1))
     assert 0.005 < again.scorer.score_head.weight.std().item() < 0.05, "initializer_range is 0.02"
     assert same_weights(again.generator, model.generator)
+
+
+def without_tensors(folder: Path, *parts: str) -> set[str]:
+    """Drops the tensors whose names contain a part from a saved file; their names."""
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not any(part in name for part in parts)}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return weights.keys() - kept.keys()
+
+
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        "generator.model.layers.1.mlp.up_proj",
+        "generator.model.norm",
+        "scorer.encoder.encoder.layer.0.attention.self.key",
+    ],
+)
+@pytest.mark.parametrize("auto_class", [EGRMRewardModel, AutoModel, AutoModelForSequenceClassification])
+def test_a_checkpoint_that_lacks_tensors_is_refused_by_their_names(auto_class, dropped, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    names = without_tensors(tmp_path, dropped)
+    assert names
+    with pytest.raises(ModelError) as caught:
+        auto_class.from_pretrained(tmp_path)
+    assert f"lacks {len(names)} of" in str(caught.value)
+    assert all(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "generator_state"])
+def test_a_trained_scorer_without_its_head_is_refused(kind, tmp_path):
+    parts = (
+        (tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer()) if kind == "encoder" else (None, tiny_tokenizer())
+    )
+    model = EGRMRewardModel.from_components(tiny_generator(), *parts, scorer_kind=kind, scorer_trained=True)
+    model.save_pretrained(tmp_path)
+    names = without_tensors(tmp_path, "score_head", "scorer.norm")
+    with pytest.raises(ModelError) as caught:
+        load(tmp_path)
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_a_missing_draft_is_refused(tmp_path):
+    model = EGRMRewardModel.from_components(
+        tiny_generator(), tokenizer=tiny_tokenizer(), draft=tiny_generator(seed=3, num_hidden_layers=1)
+    )
+    model.save_pretrained(tmp_path)
+    without_tensors(tmp_path, "draft.model.layers.0.self_attn")
+    with pytest.raises(ModelError, match=r"draft\.model\.layers\.0\.self_attn\.k_proj\.weight"):
+        load(tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_refused_even_where_sizes_may_differ(saved, tmp_path):
+    load(saved).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["generator.model.norm.weight"] = torch.ones(7)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"generator\.model\.norm\.weight"):
+        load(tmp_path, ignore_mismatched_sizes=True)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "generator_state"])
@@ -494,7 +600,7 @@ def test_an_adapter_on_quantised_weights_is_saved_alone(rounding, tmp_path):
 def write_gguf(path: Path, block_type: str) -> None:
     """A tiny random Llama in GGUF form."""
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(256)
+    writer.add_context_length(1024)
     writer.add_embedding_length(32)
     writer.add_block_count(2)
     writer.add_feed_forward_length(64)

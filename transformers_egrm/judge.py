@@ -4,13 +4,16 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.bundle import folder_of
+from transformers_egrm.modeling.errors_egrm import is_count, need, need_flag
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
+from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class RewardJudge:
     seed.
 
     Args:
-        model: An `EGRMRewardModel`.
+        model: An `EGRMRewardModel`, or where to load one from: `egrm-mini`, a folder or a Hub id.
         processor: Makes the judge prompts; by default the model's own.
         batch_size: Records judged together, at least 1.
         reorder_window: Records read ahead of the oldest unfinished one, at least 1; by default 8 batches.
@@ -70,12 +73,15 @@ class RewardJudge:
         progress: bool = False,
         **options: Any,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}.")
+        need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
         if reorder_window is None:
             reorder_window = 8 * batch_size
-        if reorder_window < 1:
-            raise ConfigError(f"`reorder_window` must be at least 1, got {reorder_window}.")
+        need(is_count(reorder_window), "reorder_window", reorder_window, "an integer >= 1, or None")
+        for name, flag in (("return_rationale", return_rationale), ("explain", explain), ("progress", progress)):
+            need_flag(name, flag)
+        if isinstance(model, str | PathLike):
+            model = EGRMRewardModel.from_pretrained(folder_of(str(model)))
+        need_model(model)
         self.model = model
         self.processor = model.processor if processor is None else processor
         self.batch_size = batch_size
