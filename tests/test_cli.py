@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, write_jsonl
+from cli_tools import RESULT, CountingJudge, build_checkpoint, egrm, one_thread, read_jsonl, write_jsonl
 
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, documented_fields
 from transformers_egrm.cli.summary import Tally
@@ -321,7 +321,7 @@ def test_build_writes_options_space_and_rubric_into_the_checkpoint(components, t
     assert config["task"]["space"]["kind"] == "pairwise"
     assert config["task"]["space"]["allow_tie"] is True
     assert (config["judging"]["consensus_threshold"], config["judging"]["temperatures"]) == (1.0, [0.5, 1.0])
-    assert config["early_stop"] is False
+    assert config["judging"]["early_stop"] is False
     assert "Be kind." in (tmp_path / "judge" / "processor_config.json").read_text("utf-8")
     assert "none: chains are chosen by vote" in message(capsys)
 
@@ -389,36 +389,6 @@ def test_the_example_builds_from_real_components(tmp_path):
 
 # --- with a judge that only counts -----------------------------------------------------------------------------------
 
-RESULT = JudgeResult(
-    id=None, reward=7.0, verdict="7", consensus=0.8, consensus_is_bound=False, route="short", status="ok", tokens=5,
-    truncated=False, truncated_tokens=0, order=("given",), seed=0,
-)  # fmt: skip
-
-
-class CountingJudge:
-    """Has `RewardJudge.stream`'s manners: reads `window` records ahead, answers in order."""
-
-    def __init__(self, window: int = 4) -> None:
-        self.window = window
-        self.taken = 0
-        self.processor = self
-
-    def task(self) -> Any:
-        return self
-
-    @property
-    def space(self) -> Any:
-        return self
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "pointwise"}
-
-    def stream(self, records: Iterator[Any], *, space: Any) -> Iterator[JudgeResult]:
-        while batch := list(islice(records, self.window)):
-            self.taken += len(batch)
-            for record in batch:
-                yield RESULT if record is not None else replace(RESULT, status="error", reward=None, route=None)
-
 
 @pytest.fixture
 def counting(monkeypatch) -> CountingJudge:
@@ -463,8 +433,7 @@ def test_routes_that_collapse_and_verdicts_that_never_change_are_warned_about(ch
     source = write_jsonl(tmp_path / "in.jsonl", ANSWERS * 3)
     assert egrm("score", checkpoint, source, "-o", tmp_path / "out.jsonl") == 0
     said = message(capsys)
-    assert "Warning: 100 % of the judgements took the short path" in said
-    assert "Warning: All 21 verdicts are '7'" in said
+    assert f"Warning: {checkpoint} has collapsed: all 21 judgements took the short path with the verdict '7'" in said
 
 
 def test_memory_does_not_grow_with_the_number_of_records(checkpoint, tmp_path, counting):
@@ -498,7 +467,7 @@ def test_a_tally_counts_by_hand():
     assert (summary["short_share"], summary["mean_reward"], summary["tokens"]) == (1 / 3, 4.0, 20)
     assert [bin_["count"] for bin_ in summary["consensus_histogram"]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
     assert (summary["records_per_s"], summary["warnings"]) == (2.0, [])
-    tally.routes["short"] = 0
+    tally.routes.update({"short": -1, "long": 18})
     assert tally.warnings()[0].startswith("0 % of the judgements took the short path")
     assert replace(tally, route_is_chosen=False).warnings() == []
     assert Tally().to_dict(0.0)["records_per_s"] is None
