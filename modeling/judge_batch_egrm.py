@@ -81,6 +81,27 @@ def collate(
     )
 
 
+def rows_of_ids(input_ids: Tensor, attention_mask: Tensor | None = None) -> list[list[int]]:
+    """The tokens of each row of a padded batch.
+
+    Args:
+        input_ids: [B, T] int64.
+        attention_mask: [B, T], 1 on tokens; by default all 1.
+
+    Raises:
+        InputError: `input_ids` is no matrix, or a row holds no token.
+    """
+    if input_ids.dim() != 2:
+        raise InputError(f"`input_ids` must have the shape [B, T], one conversation a row, got {list(input_ids.shape)}.",
+                         "Of one conversation: input_ids[None].")  # fmt: skip
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    rows = [ids[own.bool()].tolist() for ids, own in zip(input_ids.cpu(), mask.cpu(), strict=True)]
+    for row, tokens in enumerate(rows):
+        if not tokens:
+            raise InputError(f"Each row needs at least one token, got none in row {row}.")
+    return rows
+
+
 def batch_of_tokens(prompts: Sequence[Sequence[int]], task: JudgeTask) -> JudgeInputs:
     """A batch of whole judge prompts of one task, each an item of its own, whose id is a hash of its tokens.
 
@@ -121,4 +142,4 @@ def _shared(rows: Sequence[tuple[int, ...]], groups: Sequence[Hashable]) -> tupl
     return torch.tensor([shared[number] for number in index]), torch.tensor(index)
 
 
-__all__ = ["EncodedItem", "batch_of_tokens", "collate"]
+__all__ = ["EncodedItem", "batch_of_tokens", "collate", "rows_of_ids"]

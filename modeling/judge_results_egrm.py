@@ -7,13 +7,13 @@ of the program, such as an unknown option, do raise.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 
 from .judge_batch_egrm import EncodedItem
 from .judge_values_egrm import Account, EGRMOutput, Status
+from .prompt_records_egrm import read_id
 from .verdict_consensus_egrm import Route
 
 
@@ -101,7 +101,7 @@ def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | Ju
     """
     if isinstance(record, list | tuple):
         record = {"messages": record}
-    record_id = _plain_id(record.get("id")) if isinstance(record, Mapping) else None
+    record_id = read_id(record.get("id")) if isinstance(record, Mapping) else None
     try:
         return Entry(record_id, processor.encode(record, **encoding))
     except Exception as error:
@@ -204,12 +204,6 @@ def _orders(item: EncodedItem) -> tuple[str, ...]:
     if item.task.space.kind != "pairwise":
         return ("given",) * len(item.swapped)
     return tuple("ba" if swapped else "ab" for swapped in item.swapped)
-
-
-def _plain_id(value: object) -> str | int | None:
-    if isinstance(value, str):
-        return value
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 def _finite(value: float) -> float | None:

@@ -19,10 +19,10 @@ from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Engine, need_abilities
-from .errors_egrm import ConfigError, InputError
+from .errors_egrm import ConfigError
 from .hub_components_egrm import is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
-from .judge_batch_egrm import batch_of_tokens
+from .judge_batch_egrm import batch_of_tokens, rows_of_ids
 from .judge_long_egrm import deliberate
 from .judge_options_egrm import STORED_NAMES, JudgeOptions
 from .judge_plan_egrm import JudgePlan
@@ -383,7 +383,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
 
         Raises:
             ConfigError: The checkpoint has no task, or not one of layout `conversation`; or an option is wrong.
-            InputError: A row holds no token.
+            InputError: `input_ids` is no matrix, or a row holds no token.
         """
         task = self.task
         if task.layout != "conversation":
@@ -391,15 +391,8 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
                 f"Conversations are judged pointwise or as binary, but the checkpoint judges {task.space.kind}.",
                 "Assign a processor with such a verdict space, or call `judge` with the inputs that a processor makes.",
             )
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         turn = list(task.judge_turn_ids)
-        prompts = []
-        for row, (ids, mask) in enumerate(zip(input_ids.cpu(), attention_mask.cpu(), strict=True)):
-            conversation = ids[mask.bool()].tolist()
-            if not conversation:
-                raise InputError(f"Each row needs at least one token, got none in row {row}.")
-            prompts.append(conversation + turn)
+        prompts = [conversation + turn for conversation in rows_of_ids(input_ids, attention_mask)]
         limit, suffix = self.config.longest_prompt, max(len(task.short_suffix_ids), len(task.long_suffix_ids))
         fits = [row for row, prompt in enumerate(prompts) if limit is None or len(prompt) + suffix <= limit]
         output = EGRMSequenceOutput(
