@@ -56,6 +56,8 @@ class JudgeResult:
     """Text of the chain that was believed, where asked for; None on the short path."""
     error: str | None = None
     """Why there is no verdict; None where there is one."""
+    said: str | None = None
+    """What the judge wrote where its `status` is `no_verdict`: the last chain, or the first probe; None for others."""
     draft_rounds: int = 0
     """Passes of the generator that verified drafts of the record's chains."""
     draft_tokens: int = 0
@@ -122,6 +124,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
     """
     columns = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in output.items()}
     drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
+    unread = columns.get("unread_texts") or [None] * len(entries)
     accounts = columns.get("accounts") or [None] * len(entries)
     results = []
     for row, entry in enumerate(entries):
@@ -144,6 +147,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 seed=seed,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
+                said=unread[row],
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
                 draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),

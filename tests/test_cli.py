@@ -278,12 +278,12 @@ def test_rank_orders_the_answers_and_survives_a_record_without_a_list(checkpoint
     assert ranked[1]["error"] == "`responses` must be a list of at least two texts, got str."
     assert ranked[3]["error"].startswith("Line 4 is not JSON")
     assert ranked[0]["id"] == 7
-    assert ranked[0]["best"] in range(3)
+    assert (ranked[0]["best"] in range(3)) != (len(ranked[0]["tied"]) > 1)
     if method == "pointwise":
         assert sorted(ranked[0]["ranking"]) == [0, 1, 2]
         rewards = ranked[0]["rewards"]
         assert [rewards[index] for index in ranked[0]["ranking"]] == sorted(rewards, reverse=True)
-        assert rewards[ranked[0]["best"]] == max(rewards)
+        assert {rewards[index] for index in ranked[0]["tied"] or [ranked[0]["best"]]} == {max(rewards)}
 
 
 def test_a_ranking_fits_into_a_table(checkpoint, tmp_path):
@@ -307,6 +307,23 @@ def test_the_same_command_again_has_nothing_to_do_and_another_is_refused(checkpo
     assert out.read_bytes() == before
     assert egrm("score", checkpoint, answers, "-o", out, "--seed", 1, "--restart") == 0
     assert {row["seed"] for row in read_jsonl(out)} == {1}
+
+
+def test_a_prompt_limit_and_a_truncation_can_be_asked_for(checkpoint, tmp_path, capsys):
+    source = write_jsonl(tmp_path / "in.jsonl", [ANSWERS[0], ANSWERS[1] | {"response": "word " * 300}])
+    out = tmp_path / "out.jsonl"
+    words = ["--max-prompt-tokens", 400]
+    assert egrm("score", checkpoint, source, "-o", out, *words) == 0
+    assert [row["status"] for row in read_jsonl(out)] == ["ok", "too_long"]
+    assert egrm("score", checkpoint, source, "-o", tmp_path / "cut.jsonl", *words, "--truncation", "keep_ends") == 0
+    assert [(row["status"], row["truncated"]) for row in read_jsonl(tmp_path / "cut.jsonl")] == [
+        ("ok", False),
+        ("ok", True),
+    ]
+    assert egrm("score", checkpoint, source, "-o", out, *words, "--truncation", "keep_ends") == 1
+    assert 'truncation was null, is "keep_ends"' in message(capsys)
+    assert egrm("score", checkpoint, source, "-o", tmp_path / "x.jsonl", "--max-prompt-tokens", 10**6) == 1
+    assert "--max-prompt-tokens must be at most" in message(capsys)
 
 
 # --- building and cards ----------------------------------------------------------------------------------------------

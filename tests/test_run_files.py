@@ -1,9 +1,11 @@
 """The files of a run: no path is written over another, every row finds its way out, failures can be judged again."""
 
+import io
 import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +15,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from cli_tools import RESULT, CountingJudge, egrm, read_jsonl, write_jsonl
+from transformers.utils import logging
 
+from transformers_egrm.cli.judging import rubric_text
+from transformers_egrm.cli.loading import bars_where_watched
 from transformers_egrm.cli.paths import check_paths
 from transformers_egrm.data.files import partial_of
 from transformers_egrm.data.writers import rescued_rows_of
@@ -326,3 +331,105 @@ def test_a_run_whose_records_all_failed_ends_with_1(model, answers, judge, tmp_p
     assert egrm("score", model, answers) == 1
     judge.failing = frozenset(row["id"] for row in ANSWERS[:5])
     assert egrm("score", model, answers, "-o", out, "--restart") == 0
+
+
+# --- columns, limits, messages ---------------------------------------------------------------------------------------
+
+
+def test_a_misspelled_column_to_keep_is_refused_before_the_run(model, answers, judge, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    assert egrm("score", model, answers, "-o", out, "--keep", "lable") == 1
+    assert "has lable to keep; they have id, prompt, response, label. Did you mean label?" in message(capsys)
+    text = "".join(json.dumps(row) + "\n" for row in ANSWERS)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert egrm("score", model, "-", "--keep", "lable") == 1
+    assert "No record of stdin has lable to keep" in message(capsys)
+    assert judge.taken == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "judge"]
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "parquet", "json"])
+def test_a_nested_column_is_kept(model, judge, tmp_path, extension):
+    rows = [row | {"meta": {"label": row["label"], "nan": float("nan")}} for row in ANSWERS]
+    source = tmp_path / f"in.{extension}"
+    if extension == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), source)
+    else:
+        source.write_text(
+            json.dumps(rows) if extension == "json" else "".join(json.dumps(r) + "\n" for r in rows), "utf-8"
+        )
+    out = tmp_path / "out.jsonl"
+    assert egrm("score", model, source, "-o", out, "--keep", "meta.label", "--keep", "meta") == 0
+    assert [row["meta.label"] for row in read_jsonl(out)] == [0, 1, 2, 3, 4, 5]
+    assert read_jsonl(out)[1]["meta"] == {"label": 1, "nan": None}
+    assert egrm("score", model, source, "-o", tmp_path / "o.jsonl", "--keep", "meta.lable") == 1
+
+
+def test_a_limit_judges_the_first_records_only(model, answers, judge, tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    assert egrm("score", model, answers, "-o", out, "--limit", 2) == 0
+    assert [row["record"] for row in read_jsonl(out)] == [1, 2]
+    assert egrm("score", model, answers, "-o", out, "--limit", 2) == 0
+    assert "complete, nothing to do" in message(capsys)
+    assert egrm("score", model, answers, "-o", out) == 1
+    assert "limit was 2, is null" in message(capsys)
+
+
+def test_a_full_disk_behind_stdout_is_explained(model, answers, judge, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(os, "dup2", lambda *descriptors: None)
+        assert egrm("score", model, answers) == 1
+        monkeypatch.undo()
+        assert "stdout must be writable, but: No space left on device" in message(capsys)
+        with suppress(OSError):
+            full.close()
+
+
+def test_a_lone_surrogate_in_a_rubric_is_refused(model, answers, judge, tmp_path, capsys):
+    with pytest.raises(DataError, match="--rubric must be valid Unicode, got a lone surrogate at character 3"):
+        rubric_text("Be \udcff kind.")
+    (tmp_path / "rubric.txt").write_bytes(b"Be \xff kind.")
+    with pytest.raises(DataError, match="must name a text file in UTF-8"):
+        rubric_text(f"@{tmp_path / 'rubric.txt'}")
+    assert egrm("score", model, answers, "-o", tmp_path / "o.jsonl", "--rubric", "Be \udcff kind.") == 1
+    assert "lone surrogate" in message(capsys)
+
+
+def test_records_out_of_time_count_as_no_route_and_are_told(model, tmp_path, judge, capsys):
+    source = write_jsonl(tmp_path / "in.jsonl", [ANSWERS[0] | {"id": f"x{number}"} for number in range(30)])
+    judge.failing = frozenset(f"x{number}" for number in range(29))
+    summary = tmp_path / "summary.json"
+    assert egrm("score", model, source, "-o", tmp_path / "out.jsonl", "--summary", summary) == 0
+    told = json.loads(summary.read_text("utf-8"))
+    assert (told["routes"], told["short_share"], told["statuses"]) == ({"short": 1}, 1.0, {"ok": 1, "timeout": 29})
+    assert told["warnings"] == ["29 of 30 judgements ran out of time: raise --timeout and pass --retry-failed."]
+
+
+def test_a_single_record_warns_of_nothing(model, tmp_path, judge):
+    source, summary = write_jsonl(tmp_path / "in.jsonl", ANSWERS[:1]), tmp_path / "summary.json"
+    assert egrm("score", model, source, "-o", tmp_path / "out.jsonl", "--summary", summary) == 0
+    assert json.loads(summary.read_text("utf-8"))["warnings"] == []
+
+
+def test_help_sorts_the_options_into_panels(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert egrm("score", "--help") == 0
+    text = capsys.readouterr().out
+    panels = ["Records", "Prompts", "Run", "Short verdicts", "Agreement", "Chains of thought", "Drafts"]
+    places = {panel: text.index(f"─ {panel} ") for panel in panels}
+    for option, panel in {"--limit": "Records", "--truncation": "Prompts", "--retry-failed": "Run", "--tau": "Agreement",
+                          "--chains": "Chains of thought", "--temperatures": "Short verdicts"}.items():  # fmt: skip
+        before = [name for name, place in places.items() if place < text.index(f"{option} ")]
+        assert max(before, key=places.__getitem__) == panel, option
+
+
+def test_load_bars_are_hidden_where_no_one_watches(monkeypatch):
+    monkeypatch.setattr("transformers_egrm.cli.loading.is_watched", lambda: False)
+    assert logging.is_progress_bar_enabled()
+    with bars_where_watched():
+        assert not logging.is_progress_bar_enabled()
+    assert logging.is_progress_bar_enabled()
+    monkeypatch.setattr("transformers_egrm.cli.loading.is_watched", lambda: True)
+    with bars_where_watched():
+        assert logging.is_progress_bar_enabled()

@@ -274,7 +274,7 @@ def _record(number: int, values: object, where: str) -> Record:
 
 def _is_too_deep(values: object) -> bool:
     level: list[Any] = [values]
-    for _ in range(_MOST_NESTED + 1):
+    for _ in range(_MOST_NESTED):
         inner = [value.values() if isinstance(value, dict) else value for value in level]
         level = [part for value in inner for part in value if isinstance(part, dict | list)]
         if not level:
