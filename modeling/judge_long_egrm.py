@@ -287,6 +287,10 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "draft_kept": torch.stack(kept),
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
     }
+    values["unread_texts"] = [
+        thought.candidates[-1].text if thought.status == Status.NO_VERDICT and thought.candidates else None
+        for thought in thoughts
+    ]
     if return_texts:
         chosen = [None if t.chosen is None else t.candidates[t.chosen].text for t in thoughts]
         values["rationales"] = chosen

@@ -7,13 +7,13 @@ of the program, such as an unknown option, do raise.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 
 from .judge_batch_egrm import EncodedItem
 from .judge_values_egrm import Account, EGRMOutput, Status
+from .prompt_records_egrm import read_id
 from .verdict_consensus_egrm import Route
 
 
@@ -56,6 +56,8 @@ class JudgeResult:
     """Text of the chain that was believed, where asked for; None on the short path."""
     error: str | None = None
     """Why there is no verdict; None where there is one."""
+    said: str | None = None
+    """What the judge wrote where its `status` is `no_verdict`: the last chain, or the first probe; None for others."""
     draft_rounds: int = 0
     """Passes of the generator that verified drafts of the record's chains."""
     draft_tokens: int = 0
@@ -101,7 +103,7 @@ def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | Ju
     """
     if isinstance(record, list | tuple):
         record = {"messages": record}
-    record_id = _plain_id(record.get("id")) if isinstance(record, Mapping) else None
+    record_id = read_id(record.get("id")) if isinstance(record, Mapping) else None
     try:
         return Entry(record_id, processor.encode(record, **encoding))
     except Exception as error:
@@ -122,6 +124,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
     """
     columns = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in output.items()}
     drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
+    unread = columns.get("unread_texts") or [None] * len(entries)
     accounts = columns.get("accounts") or [None] * len(entries)
     results = []
     for row, entry in enumerate(entries):
@@ -144,6 +147,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 seed=seed,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
+                said=unread[row],
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
                 draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),
@@ -204,12 +208,6 @@ def _orders(item: EncodedItem) -> tuple[str, ...]:
     if item.task.space.kind != "pairwise":
         return ("given",) * len(item.swapped)
     return tuple("ba" if swapped else "ab" for swapped in item.swapped)
-
-
-def _plain_id(value: object) -> str | int | None:
-    if isinstance(value, str):
-        return value
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 def _finite(value: float) -> float | None:

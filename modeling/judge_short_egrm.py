@@ -183,7 +183,17 @@ class _Stage:
             prefill_tokens=sum_by(owners, torch.tensor(self.prompts.tokens_run, device=device), num_items),
             flops=sum_by(owners, torch.tensor(flops, dtype=torch.float64, device=device), num_items),
             verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
+            unread_texts=[self._unread(b) if statuses[b] == Status.NO_VERDICT else None for b in range(num_items)],
         )
+
+    def _unread(self, item: int) -> str | None:
+        # What the first probe wrote that came to its end.
+        if self.probes is None:
+            return None
+        per_prompt = self.probes.reader.seen.shape[1]
+        seen = self.probes.reader.seen.flatten().tolist()
+        first = next((i for i in (self._rows(item)[0] * per_prompt + m for m in range(per_prompt)) if seen[i]), None)
+        return None if first is None else self.model.decode_tokens(written(self.probes.drawn, [first]))[0]
 
     def _rows(self, item: int) -> list[int]:
         return (self.inputs.item_index == item).nonzero()[:, 0].tolist()

@@ -247,6 +247,8 @@ class EGRMOutput(ModelOutput):
     """[B] verdicts as text; None where there is none."""
     rationales: list[str | None] | None = None
     """[B] text of the chosen candidate where asked for."""
+    unread_texts: list[str | None] | None = None
+    """[B] what was written for an item whose status is NO_VERDICT: its last chain, or its first probe; None for others."""
     accounts: list[Account | None] | None = None
     """[B] how each reward came about, where asked for."""
 

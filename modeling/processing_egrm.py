@@ -16,7 +16,7 @@ from .judge_batch_egrm import EncodedItem, collate
 from .judge_values_egrm import JudgeInputs
 from .prompt_groups_egrm import common_prefix
 from .prompt_guard_egrm import TextGuard
-from .prompt_records_egrm import JudgeRecord, read_record
+from .prompt_records_egrm import JudgeRecord, draw_key, read_record
 from .prompt_task_egrm import JudgeTask
 from .prompt_templates_egrm import (
     LONG_MODE,
@@ -31,7 +31,15 @@ from .prompt_templates_egrm import (
     reference_block,
     verdict_word,
 )
-from .prompt_truncation_egrm import MIN_KEPT_TOKENS, keep_ends, share_tokens
+from .prompt_truncation_egrm import (
+    MIN_KEPT_TOKENS,
+    count_tokens,
+    keep_ends,
+    most_chars_per_token,
+    share_tokens,
+    visible_chars,
+    without_middles,
+)
 from .verdict_space_egrm import VerdictSpace
 
 
@@ -144,7 +152,9 @@ class EGRMProcessor(ProcessorMixin):
             PromptTooLongError: It is too long and the policy is `error`, or nothing is left to cut.
         """
         space = _read_space(space) or self.space
-        read = self._neutralise(read_record(record, space), space)
+        whole = read_record(record, space)
+        shorter, dropped = self._bounded(whole)
+        read = self._neutralise(shorter, space)
         try:
             words = self._read_rubric(read.rubric or rubric, space)
         except ConfigError as error:
@@ -160,9 +170,9 @@ class EGRMProcessor(ProcessorMixin):
             swapped=orders,
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
-            truncated_tokens=cut,
+            truncated_tokens=cut + dropped,
             turn_tokens=len(turn),
-            reference=record.get("reference"),
+            reference=whole.reference,
             task=task,
         )
 
@@ -303,6 +313,28 @@ class EGRMProcessor(ProcessorMixin):
 
     # Length
 
+    @cached_property
+    def _chars_per_token(self) -> int:
+        return most_chars_per_token(self.tokenizer.get_vocab())
+
+    def _bounded(self, record: JudgeRecord) -> tuple[JudgeRecord, int]:
+        """The record without what cannot fit whatever its tokens are, and how many tokens that was."""
+        if self._limit is None:
+            return record, 0
+        most = self._limit * self._chars_per_token
+        fixed = sum(len(text) for text in (record.reference, record.rubric) if text is not None)
+        chars = fixed + visible_chars(record.texts, most)
+        if chars <= most:
+            return record, 0
+        if self.truncation == "error" or fixed > most:
+            raise PromptTooLongError(
+                f"The record has {chars:,} characters, more than the limit of {self._limit} tokens can hold.",
+                "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
+            )
+        shorter, middles = without_middles(record.texts, most)
+        tokens = sum(count_tokens(self.tokenizer, middle) for middle in middles)
+        return record.with_texts(shorter), tokens
+
     @property
     def _limit(self) -> int | None:
         if self.max_prompt_tokens is not None:
@@ -405,6 +437,7 @@ def _read_space(space: VerdictSpace | Mapping[str, Any] | None) -> VerdictSpace 
 
 
 def _item_id(key: int | str | None, prompts: Sequence[Sequence[int]]) -> int:
+    key = key if key is None else draw_key(key)
     if isinstance(key, int) and -(2**63) <= key < 2**63:
         return key
     if key is None:

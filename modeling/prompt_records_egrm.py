@@ -1,8 +1,13 @@
 """One record as a user writes it, checked and in one form."""
 
+import math
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from decimal import Decimal
+from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 from .errors_egrm import InputError
@@ -11,6 +16,10 @@ from .verdict_space_egrm import VerdictSpace
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 OPTIONAL_KEYS = ("id", "system", "rubric", "reference")
+JUDGED_KEYS = ("response", "response_a", "response_b", "responses", "messages")
+
+# As JSON writes an integer, and a table that made a float of it; `007` and `+7` are names.
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,18})(?:\.0)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +66,17 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
         record: `prompt` (text, or chat messages that end with the user's turn) with `response` (pointwise, binary,
             optional for free), `response_a` and `response_b` (pairwise) or `responses` (listwise). Pointwise and binary
             also take `messages`, a conversation that ends with the judged response; free takes one that ends with the
-            question. Optional: `id` (integer or text), `system`, `rubric`, `reference`. A key whose value is None counts
-            as absent.
+            question. Optional: `id` (number or text), `system`, `rubric`, `reference` (text or a number). A key whose value
+            is None, NaN or another library's mark of a missing value counts as absent. Other keys, such as a label, are left
+            alone, unless one looks like a misspelled key that is absent or holds another space's answers.
         space: The verdict space it is judged in.
 
     Raises:
-        InputError: A key is missing or unknown, or a field is empty or not text. The message names the key.
+        InputError: A key is missing or misspelled, or a field is empty or not text. The message names the key.
     """
     if not isinstance(record, Mapping):
         raise InputError(f"A record is a mapping with keys such as `prompt` and `response`, got {_kind(record)}.")
-    fields = {key: value for key, value in record.items() if value is not None}
+    fields = {key: value for key, value in record.items() if not _is_missing(value)}
     answers = {
         "pointwise": ("response",),
         "binary": ("response",),
@@ -76,17 +86,17 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
     }[space.kind]
     takes_messages = space.kind in ("pointwise", "binary", "free")
     expected = ("prompt", *answers, *(("messages",) if takes_messages else ()), *OPTIONAL_KEYS)
-    unknown = sorted(str(key) for key in fields if key not in expected)
-    if unknown:
-        raise InputError(
-            f"Unknown keys {', '.join(unknown)} in a {space.kind} record.", f"It takes {', '.join(expected)}."
-        )
+    _refuse_other_keys(fields, expected, space.kind)
     whole = "messages" in fields
     needed = ("messages",) if whole else ("prompt", *(answers if space.kind != "free" else ()))
     missing = [key for key in needed if key not in fields]
     if missing:
         alternative = " or `messages`" if takes_messages else ""
-        raise InputError(f"A {space.kind} record needs {_names(needed)}{alternative}; {_names(missing)} is missing.")
+        others = [str(key) for key in fields if key not in expected]
+        raise InputError(
+            f"A {space.kind} record needs {_names(needed)}{alternative}; {_names(missing)} is missing.",
+            f"It has {_names(others)}, which is not read." if others else "",
+        )
     excess = [
         key for key in ("prompt", *answers) if whole and key in fields and (space.kind, key) != ("free", "response")
     ]
@@ -119,19 +129,76 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
         responses = _read_responses(fields["responses"], space.num_candidates)
     else:
         responses = tuple(_text(key, fields[key]) for key in answers if key in fields)
-    key = fields.get("id")
-    if key is not None and (not isinstance(key, Integral | str) or isinstance(key, bool)):
-        raise InputError(f"`id` must be an integer or text, got {_kind(key)}.")
+    key = read_id(fields.get("id"))
+    if key is None and "id" in fields:
+        raise InputError(f"`id` must be a number or text, got {_kind(fields['id'])}.")
     return JudgeRecord(
         messages=tuple(messages),
         responses=responses,
-        reference=_text("reference", fields["reference"]) if "reference" in fields else None,
+        reference=_text("reference", _spelled(fields["reference"])) if "reference" in fields else None,
         rubric=_text("rubric", fields["rubric"]) if "rubric" in fields else None,
-        key=int(key) if isinstance(key, Integral) else key,
+        key=_text("id", key) if isinstance(key, str) and key else key,
     )
 
 
+def read_id(value: object) -> int | str | None:
+    """A record's id as it is told again: an integer or text; None where it is neither a number nor text.
+
+    Args:
+        value: An integer, text, or a number whose integer a table has made a float: `7.0` is 7.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return None
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else str(value)
+
+
+def draw_key(key: int | str) -> int | str:
+    """What an id draws by: text that spells an integer draws as the integer, so that a table draws as JSON does.
+
+    Args:
+        key: As `read_id` returns it.
+    """
+    spelled = _INTEGER.fullmatch(key) if isinstance(key, str) else None
+    return key if spelled is None else int(spelled[1])
+
+
+def _is_missing(value: object) -> bool:
+    # NaN, and what pandas and Polars put where there is nothing.
+    if isinstance(value, Real | Decimal):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _spelled(value: object) -> object:
+    """A number as its text, without the `.0` that a table gives an integer."""
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return value
+    return str(value if (number := read_id(value)) is None else number)
+
+
+def _refuse_other_keys(fields: Mapping[str, Any], expected: Sequence[str], kind: str) -> None:
+    """Refuse keys that were meant for something: answers of another verdict space, and misspelled ones."""
+    advice = f"It takes {', '.join(expected)}."
+    others = [str(key) for key in fields if key not in expected]
+    if answers := [key for key in others if key in JUDGED_KEYS]:
+        raise InputError(f"Unknown keys {', '.join(answers)} in a {kind} record.", advice)
+    absent = [key for key in expected if key not in fields]
+    for key in others:
+        if close := get_close_matches(key, absent, n=1, cutoff=0.8):
+            raise InputError(f"Unknown key {key} in a {kind} record: is it `{close[0]}`?", advice)
+
+
+def _as_list(value: Any) -> Any:
+    """A NumPy array as a list; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, Sequence) else value
+
+
 def _read_messages(key: str, value: object) -> list[Message]:
+    value = _as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) == 0:
         raise InputError(f"`{key}` must be text or a list of messages with `role` and `content`, got {_kind(value)}.")
     messages = []
@@ -147,6 +214,7 @@ def _read_messages(key: str, value: object) -> list[Message]:
 
 
 def _read_responses(value: object, count: int) -> tuple[str, ...]:
+    value = _as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise InputError(f"`responses` must be a list of texts, got {_kind(value)}.")
     if len(value) != count:
@@ -173,11 +241,12 @@ def _text(key: str, value: object) -> str:
 
 
 def _kind(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.60}"
+    # Not the whole of it: a value may be millions of characters long, or nested thousands of levels deep.
+    return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
 def _names(keys: Sequence[str]) -> str:
     return ", ".join(f"`{key}`" for key in keys)
 
 
-__all__ = ["JudgeRecord", "Message", "read_record"]
+__all__ = ["JudgeRecord", "Message", "draw_key", "read_id", "read_record"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, write_jsonl
+from cli_tools import RESULT, CountingJudge, build_checkpoint, egrm, one_thread, read_jsonl, write_jsonl
 
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, documented_fields
 from transformers_egrm.cli.summary import Tally
@@ -279,12 +279,12 @@ def test_rank_orders_the_answers_and_survives_a_record_without_a_list(checkpoint
     assert ranked[1]["error"] == "`responses` must be a list of at least two texts, got str."
     assert ranked[3]["error"].startswith("Line 4 is not JSON")
     assert ranked[0]["id"] == 7
-    assert ranked[0]["best"] in range(3)
+    assert (ranked[0]["best"] in range(3)) != (len(ranked[0]["tied"]) > 1)
     if method == "pointwise":
         assert sorted(ranked[0]["ranking"]) == [0, 1, 2]
         rewards = ranked[0]["rewards"]
         assert [rewards[index] for index in ranked[0]["ranking"]] == sorted(rewards, reverse=True)
-        assert rewards[ranked[0]["best"]] == max(rewards)
+        assert {rewards[index] for index in ranked[0]["tied"] or [ranked[0]["best"]]} == {max(rewards)}
 
 
 def test_a_ranking_fits_into_a_table(checkpoint, tmp_path):
@@ -308,6 +308,23 @@ def test_the_same_command_again_has_nothing_to_do_and_another_is_refused(checkpo
     assert out.read_bytes() == before
     assert egrm("score", checkpoint, answers, "-o", out, "--seed", 1, "--restart") == 0
     assert {row["seed"] for row in read_jsonl(out)} == {1}
+
+
+def test_a_prompt_limit_and_a_truncation_can_be_asked_for(checkpoint, tmp_path, capsys):
+    source = write_jsonl(tmp_path / "in.jsonl", [ANSWERS[0], ANSWERS[1] | {"response": "word " * 300}])
+    out = tmp_path / "out.jsonl"
+    words = ["--max-prompt-tokens", 400]
+    assert egrm("score", checkpoint, source, "-o", out, *words) == 0
+    assert [row["status"] for row in read_jsonl(out)] == ["ok", "too_long"]
+    assert egrm("score", checkpoint, source, "-o", tmp_path / "cut.jsonl", *words, "--truncation", "keep_ends") == 0
+    assert [(row["status"], row["truncated"]) for row in read_jsonl(tmp_path / "cut.jsonl")] == [
+        ("ok", False),
+        ("ok", True),
+    ]
+    assert egrm("score", checkpoint, source, "-o", out, *words, "--truncation", "keep_ends") == 1
+    assert 'truncation was null, is "keep_ends"' in message(capsys)
+    assert egrm("score", checkpoint, source, "-o", tmp_path / "x.jsonl", "--max-prompt-tokens", 10**6) == 1
+    assert "--max-prompt-tokens must be at most" in message(capsys)
 
 
 # --- building and cards ----------------------------------------------------------------------------------------------
@@ -390,36 +407,6 @@ def test_the_example_builds_from_real_components(tmp_path):
 
 # --- with a judge that only counts -----------------------------------------------------------------------------------
 
-RESULT = JudgeResult(
-    id=None, reward=7.0, verdict="7", consensus=0.8, consensus_is_bound=False, route="short", status="ok", tokens=5,
-    truncated=False, truncated_tokens=0, order=("given",), seed=0,
-)  # fmt: skip
-
-
-class CountingJudge:
-    """Has `RewardJudge.stream`'s manners: reads `window` records ahead, answers in order."""
-
-    def __init__(self, window: int = 4) -> None:
-        self.window = window
-        self.taken = 0
-        self.processor = self
-
-    def task(self) -> Any:
-        return self
-
-    @property
-    def space(self) -> Any:
-        return self
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "pointwise"}
-
-    def stream(self, records: Iterator[Any], *, space: Any) -> Iterator[JudgeResult]:
-        while batch := list(islice(records, self.window)):
-            self.taken += len(batch)
-            for record in batch:
-                yield RESULT if record is not None else replace(RESULT, status="error", reward=None, route=None)
-
 
 @pytest.fixture
 def counting(monkeypatch) -> CountingJudge:
@@ -464,8 +451,7 @@ def test_routes_that_collapse_and_verdicts_that_never_change_are_warned_about(ch
     source = write_jsonl(tmp_path / "in.jsonl", ANSWERS * 3)
     assert egrm("score", checkpoint, source, "-o", tmp_path / "out.jsonl") == 0
     said = message(capsys)
-    assert "Warning: 100 % of the judgements took the short path" in said
-    assert "Warning: All 21 verdicts are '7'" in said
+    assert f"Warning: {checkpoint} has collapsed: all 21 judgements took the short path with the verdict '7'" in said
 
 
 def test_memory_does_not_grow_with_the_number_of_records(checkpoint, tmp_path, counting):
@@ -499,7 +485,7 @@ def test_a_tally_counts_by_hand():
     assert (summary["short_share"], summary["mean_reward"], summary["tokens"]) == (1 / 3, 4.0, 20)
     assert [bin_["count"] for bin_ in summary["consensus_histogram"]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
     assert (summary["records_per_s"], summary["warnings"]) == (2.0, [])
-    tally.routes["short"] = 0
+    tally.routes.update({"short": -1, "long": 18})
     assert tally.warnings()[0].startswith("0 % of the judgements took the short path")
     assert replace(tally, route_is_chosen=False).warnings() == []
     assert Tally().to_dict(0.0)["records_per_s"] is None

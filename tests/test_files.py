@@ -1,10 +1,13 @@
 """What is written is there as a whole or not at all."""
 
 import json
+import os
+import threading
+from pathlib import Path
 
 import pytest
 
-from transformers_egrm.data.files import partial_of, replacing, write_json, write_text
+from transformers_egrm.data.files import is_stream, partial_of, replacing, write_json, write_text
 
 
 class KilledError(BaseException):
@@ -65,7 +68,7 @@ def test_what_a_killed_process_left_is_not_mixed_into_the_next_one(tmp_path):
     path = tmp_path / "judge"
     partial_of(path).mkdir()
     (partial_of(path) / "half").write_text("x", "utf-8")
-    (tmp_path / ".judge.replaced").mkdir()
+    (tmp_path / ".judge.egrm-replaced").mkdir()
     with replacing(path) as partial:
         partial.mkdir()
         (partial / "config.json").write_text("{}", "utf-8")
@@ -87,3 +90,38 @@ def test_a_folder_that_is_missing_is_made_for_text_and_an_error_for_a_block(tmp_
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert json.loads(path.read_text("utf-8")) == {"ä": [1, None]}
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path):
+    (tmp_path / "store").mkdir()
+    real, link = tmp_path / "store" / "real.txt", tmp_path / "link.txt"
+    real.write_text("old", "utf-8")
+    link.symlink_to(real)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert real.read_text("utf-8") == "new"
+    assert names(tmp_path / "store") == ["real.txt"]
+    dangling = tmp_path / "dangling.txt"
+    dangling.symlink_to(tmp_path / "store" / "made.txt")
+    write_text(dangling, "made")
+    assert (tmp_path / "store" / "made.txt").read_text("utf-8") == "made"
+
+
+@pytest.mark.parametrize("name", ["a.txt.tmp", ".a.txt.tmp", ".a.txt.partial", "a.txt.partial", ".a.txt.replaced"])
+def test_a_file_of_the_users_beside_the_output_is_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("mine", "utf-8")
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / name).read_text("utf-8") == "mine"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe, heard = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text("utf-8")))
+    reader.start()
+    write_text(pipe, "hello")
+    reader.join(timeout=10)
+    assert heard == ["hello"]
+    assert is_stream(pipe)
+    assert is_stream(os.devnull)
+    assert not is_stream(Path(__file__))

@@ -529,7 +529,7 @@ def test_a_control_string_in_a_rubric_is_text_too():
     ({"prompt": "Q", "response": 5}, POINTWISE, "`response` must be text, got int 5"),
     ({"prompt": b"Q", "response": "R"}, POINTWISE, "`prompt` must be text or a list of messages"),
     ({"prompt": "Q", "response": "R\ud800"}, POINTWISE, "`response` must be valid Unicode.*character 1"),
-    ({"prompt": "Q", "answer": "R"}, POINTWISE, "Unknown keys answer.*response"),
+    ({"prompt": "Q", "answer": "R"}, POINTWISE, "`response` is missing. It has `answer`, which is not read"),
     ({"prompt": "Q", "response": "R"}, PAIRWISE, "Unknown keys response in a pairwise record"),
     ({"prompt": "Q", "response_a": "R"}, PAIRWISE, "`response_b` is missing"),
     ({"prompt": "Q", "response_a": "R", "response_b": " "}, PAIRWISE, "`response_b` must not be empty"),
@@ -547,10 +547,14 @@ def test_a_control_string_in_a_rubric_is_text_too():
     ({"messages": QUESTION[:2], "response": "R"}, POINTWISE, "remove `response`"),
     ({"messages": QUESTION[:2]}, PAIRWISE, "Unknown keys messages"),
     ({"messages": QUESTION[:2]}, FREE, "must end with a user's turn"),
-    ({"prompt": "Q", "response": "R", "id": 1.5}, POINTWISE, "`id` must be an integer or text"),
+    ({"prompt": "Q", "response": "R", "id": [1]}, POINTWISE, "`id` must be a number or text"),
+    ({"prompt": "Q", "response": "R", "id": float("inf")}, POINTWISE, "`id` must be a number or text"),
+    ({"prompt": "Q", "response": "R", "id": "\ud800"}, POINTWISE, "`id` must be valid Unicode"),
+    ({"prompt": "Q", "response": "R", "refrence": "4"}, BINARY, "Unknown key refrence.*is it `reference`"),
     ({"prompt": "Q", "response": "R", "id": True}, POINTWISE, "`id` must be"),
     ({"prompt": "Q", "response": "R", "system": ""}, POINTWISE, "`system` must not be empty"),
-    ({"prompt": "Q", "response": "R", "reference": 4}, BINARY, "`reference` must be text"),
+    ({"prompt": "Q", "response": "R", "reference": [4]}, BINARY, "`reference` must be text"),
+    ({"prompt": "Q", "response": float("nan")}, POINTWISE, "`response` is missing"),
     ({"prompt": [{"role": "system", "content": "s"}, QUESTION[0]], "response": "R", "system": "t"}, POINTWISE, "given twice"),
 ])  # fmt: skip
 def test_a_bad_record_is_refused_by_the_name_of_its_key(record, space, part):
@@ -706,7 +710,7 @@ def test_a_batch_of_nothing_of_two_spaces_or_of_missing_groups_is_refused():
 def test_an_item_id_is_the_callers_or_depends_on_the_prompt_alone():
     processor = PROCESSORS["chatml"]
     record = record_for(POINTWISE)
-    ids = [processor.encode({**record, "id": key}).item_id for key in (7, -7, "7", "x", None)]
+    ids = [processor.encode({**record, "id": key}).item_id for key in (7, -7, "007", "x", None)]
     assert ids[:2] == [7, -7]
     assert len(set(ids)) == 5
     assert all(0 <= index < 2**63 for index in ids[2:])

@@ -1,6 +1,7 @@
 """Readers, field maps, writers and the journal: nothing lost, nothing twice, nothing read as something else."""
 
 import csv
+import gzip
 import json
 import os
 import tempfile
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformers_egrm.data.fields import FieldMap, keep_columns
+from transformers_egrm.data.fields import FieldMap, check_kept, keep_columns, kept_value, top_columns
 from transformers_egrm.data.files import partial_of
 from transformers_egrm.data.journal import Journal, JournalLine
 from transformers_egrm.data.records import Record, columns_of, format_of, read_records
-from transformers_egrm.data.writers import write_rows
+from transformers_egrm.data.rows import read_rows
+from transformers_egrm.data.writers import read_cell, shown_cell, write_rows
 from transformers_egrm.modeling.errors_egrm import DataError
 
 
@@ -432,3 +434,222 @@ def test_a_finished_output_that_was_changed_is_not_overwritten_and_a_deleted_one
     output.unlink()
     with Journal(str(output), RUN) as journal:
         assert (journal.count, journal.receipt) == (0, None)
+
+
+# --- files as they are found -------------------------------------------------------------------------------------------
+
+
+def test_a_second_array_is_an_error_before_the_first_record(tmp_path):
+    path = tmp_path / "in.json"
+    for rest in ('[{"a": 2}]', ' {"a": 2}', ", 3", "\n" * 100_000 + "x"):
+        path.write_text('[{"a": 1}]' + rest, "utf-8")
+        with pytest.raises(DataError, match=r"must hold one array of records, but .* goes on with"):
+            columns_of(str(path))
+    path.write_text('[{"a": 1}]' + " \n" * 100_000, "utf-8")
+    assert columns_of(str(path)) is None
+    assert values(str(path)) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("depth", [65, 100_000])
+def test_a_record_nested_without_end_costs_that_record(tmp_path, depth):
+    path = tmp_path / "in.jsonl"
+    deep = '{"a": ' * depth + "1" + "}" * depth
+    path.write_text(f'{{"a": 1}}\n{deep}\n{{"a": 3}}\n', "utf-8")
+    assert values(str(path)) == [{"a": 1}, None, {"a": 3}]
+    assert problems(str(path))[1] == "Line 2 is nested deeper than 64 levels."
+    (tmp_path / "in.json").write_text(f"[{deep}]", "utf-8")
+    if depth == 65:
+        assert problems(str(tmp_path / "in.json")) == ["Element 1 is nested deeper than 64 levels."]
+    else:
+        with pytest.raises(DataError, match=r"Element 1 of .* is nested deeper.*\.jsonl"):
+            columns_of(str(tmp_path / "in.json"))
+
+
+def test_a_record_as_deep_as_allowed_is_read(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"a": ' * 64 + "1" + "}" * 64, "utf-8")
+    assert problems(str(path)) == [None]
+
+
+def test_parquet_text_that_is_not_utf8_costs_one_record(tmp_path):
+    path = tmp_path / "in.parquet"
+    texts = pyarrow.array([b"good", b"\xff\xfe", b"fine"], pyarrow.binary()).view(pyarrow.string())
+    years = pyarrow.array([0, 0, 10**12], pyarrow.int64()).view(pyarrow.timestamp("s"))
+    pyarrow.parquet.write_table(pyarrow.table({"a": texts, "n": [1, 2, 3], "when": years}), path)
+    found = list(read_records(str(path), ["a", "n"]))
+    assert [record.values for record in found] == [{"a": "good", "n": 1}, None, {"a": "fine", "n": 3}]
+    assert str(found[1].problem).startswith("`a` cannot be read: 'utf-8' codec can't decode")
+    assert [record.values is None for record in read_records(str(path))] == [False, True, True]
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.json", "in.jsonl.gz", "in.csv.gz"])
+def test_gzip_is_read_whatever_the_file_is_called(tmp_path, name):
+    path = tmp_path / name
+    write(tmp_path / name.removesuffix(".gz"), ROWS)
+    path.write_bytes(gzip.compress((tmp_path / name.removesuffix(".gz")).read_bytes()))
+    assert values(str(path)) == ROWS
+
+
+def test_gzip_that_was_cut_off_is_named_after_its_whole_records(tmp_path):
+    path = tmp_path / "in.jsonl.gz"
+    whole = gzip.compress(b"".join(json.dumps({"a": os.urandom(200).hex()}).encode() + b"\n" for _ in range(500)))
+    path.write_bytes(whole[: len(whole) // 2])
+    read = []
+    with pytest.raises(DataError, match="damaged or was cut off"):
+        read.extend(record.values for record in read_records(str(path)))
+    path.write_bytes(whole[:1000] + b"\0" * 1000 + whole[2000:])
+    with pytest.raises(DataError, match="damaged or was cut off"):
+        list(read_records(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"a": 1}'.encode("utf-16"), "UTF-16.*iconv"),
+        ('{"a": 1}'.encode("utf-16-be").join([b"\xfe\xff", b""]), "UTF-16"),
+        (b"PAR1....", r"Parquet.*Name it \.parquet"),
+        (b"PK\x03\x04....", "a zip archive"),
+        (b"BZh9....", "compressed by bzip2"),
+        (b"\xfd7zXZ\x00", "compressed by xz"),
+        (b"\x28\xb5\x2f\xfd....", "compressed by zstd"),
+    ],
+)
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.json"])
+def test_a_file_of_another_kind_is_named(tmp_path, name, content, what):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"must be text in UTF-8, got a file that is {what}"):
+        columns_of(str(path))
+
+
+def test_a_nul_in_a_path_and_a_file_without_permission_are_errors(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="cannot be read: embedded null byte"):
+        columns_of("a\0b.jsonl")
+
+    def denied(*arguments: object, **named: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", denied)
+    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+        columns_of(str(tmp_path / "in.jsonl"))
+
+
+# --- columns to keep ---------------------------------------------------------------------------------------------------
+
+
+def test_a_kept_column_that_no_record_has_is_refused_with_the_known_ones():
+    rows: list = [{"label": 1, "meta": {"label": None}}, None, {"rare": 2}]
+    check_kept(["label", "meta.label", "rare"], rows, "in.jsonl")
+    with pytest.raises(
+        DataError, match=r"No record of in\.jsonl has lable to keep; they have label, meta, meta\.label"
+    ):
+        check_kept(["label", "lable"], rows, "in.jsonl")
+    with pytest.raises(DataError, match=r"Did you mean label\?"):
+        check_kept(["lable"], rows, "in.jsonl")
+    with pytest.raises(DataError, match=r"has meta\.x to keep"):
+        check_kept(["meta.x"], rows, "in.jsonl")
+
+
+def test_a_nested_column_is_kept_as_it_is_mapped():
+    assert kept_value("meta.label", {"meta": {"label": 3}}) == 3
+    assert kept_value("meta.label", {"meta.label": 4, "meta": {"label": 3}}) == 4
+    assert kept_value("meta.label", {"meta": 3}) is None
+    assert keep_columns(["meta.label"], ("meta", "x"), "in.parquet") == ("meta.label",)
+    assert top_columns(["meta.label", "x"], ("meta", "x", "y")) == ["meta", "x"]
+
+
+def test_a_null_and_a_nan_are_no_value():
+    fields = FieldMap.parse([], PAIR)
+    found, problem = fields.pick({"prompt": None, "response": "a", "reference": float("nan")})
+    assert "reference" not in found
+    assert "it has prompt (null), response, reference (null)." in str(problem)
+
+
+# --- cells of a table ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1 apple", "-x", "\t=1", "\r=1", "'=1", "''@x"])
+def test_a_cell_that_a_spreadsheet_would_run_is_quoted_and_read_back(text):
+    assert shown_cell(text) == f"'{text}"
+    assert read_cell(shown_cell(text)) == text
+
+
+@pytest.mark.parametrize("text", ["-1", "+2.5", "-1e-3", "a=1", "", "'quoted'", "it's", "5 - 3"])
+def test_numbers_and_other_texts_stay_as_they_are(text):
+    assert shown_cell(text) == text
+    assert read_cell(text) == text
+
+
+@given(st.text(alphabet="'=+-@\t\r1a ", max_size=6))
+def test_every_cell_is_read_back_as_it_was(text):
+    assert read_cell(shown_cell(text)) == text
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
+def test_rows_read_back_make_the_same_file(tmp_path, extension):
+    rows = [OUT[0] | {"note": "=1"}, OUT[1] | {"note": None}]
+    path, again = tmp_path / f"a.{extension}", tmp_path / f"b.{extension}"
+    write_rows(lambda: rows, str(path), TYPES)
+    read = list(read_rows(str(path), TYPES))
+    assert [row["reward"] for row in read] == [7.0, None]
+    assert [row["order"] for row in read] == [["ab", "ba"], []]
+    write_rows(lambda: read, str(again), TYPES)
+    assert path.read_bytes() == again.read_bytes()
+
+
+# --- a journal's place -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"egrm_journal": 1}\n',
+        '{"egrm_journal": 1, "run": []}\n',
+        '{"egrm_journal": 2, "run": {}}\n',
+        '{"row": 1}\n',
+        '{"receipt": 1}\n',
+        "[1]\n",
+        "\0\0\0\n",
+    ],
+)
+def test_a_foreign_journal_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "out.jsonl.egrm"
+    path.write_text(content, "utf-8")
+    with pytest.raises(DataError, match="got another file"):
+        Journal(str(tmp_path / "out.jsonl"), RUN)
+    assert path.read_text("utf-8") == content
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"n": 2, "row": {}}', '{"receipt": {}}', '{"receipt": 5}', '{"n": 2, "d": "x", "t": 0, "row": {}}']
+)
+def test_a_line_that_no_run_wrote_ends_the_journal(tmp_path, bad):
+    output = tmp_path / "out.jsonl"
+    path = begun(output, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + bad.encode() + b"\n")
+    with Journal(str(output), RUN) as journal:
+        assert (journal.count, journal.receipt) == (1, None)
+    assert path.read_bytes() == whole
+
+
+def test_a_refused_output_leaves_no_empty_journal(tmp_path):
+    output = tmp_path / "out.jsonl"
+    output.write_text("precious", "utf-8")
+    with pytest.raises(DataError, match="no run of this command wrote it"):
+        Journal(str(output), RUN)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_a_restart_keeps_what_was_judged_until_its_first_row(tmp_path):
+    output = tmp_path / "out.jsonl"
+    whole = begun(output, 2).read_bytes()
+    with Journal(str(output), RUN, restart=True) as journal:
+        assert (journal.count, list(journal.rows())) == (0, [])
+    assert Path(f"{output}.egrm").read_bytes() == whole
+    with pytest.raises(RuntimeError), Journal(str(output), RUN, restart=True):
+        raise RuntimeError
+    assert Path(f"{output}.egrm").read_bytes() == whole
+    with Journal(str(output), RUN, restart=True) as journal:
+        journal.append(line(1))
+        assert len(list(journal.rows())) == 1

@@ -3,17 +3,20 @@
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from transformers_egrm.bundle import folder_of
-from transformers_egrm.modeling.errors_egrm import is_count, need, need_flag
+from transformers_egrm.modeling.errors_egrm import InputError, is_count, need, need_flag
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+
+
+_EXPECTED_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,14 @@ class Ranking:
     """One per response, in the order given."""
     order: tuple[int, ...]
     """Indices of the responses, best first; equals keep the order given, responses without a reward come last."""
+    tied: tuple[int, ...] = ()
+    """Indices of the responses that share the first place; empty where one is better than all others."""
+
+    @property
+    def best(self) -> int | None:
+        """Index of the best response; None where several share the first place (`tied`), or no one has a reward."""
+        first = next(iter(self.order), None)
+        return None if first is None or self.tied or self.results[first].reward is None else first
 
 
 class RewardJudge:
@@ -112,8 +123,10 @@ class RewardJudge:
 
         Raises:
             ConfigError: The space does not fit the judge's options.
+            InputError: `records` is a table or token ids, whose parts are no records.
             TypeError: `records` is a single record.
         """
+        _refuse_no_records(records)
         if isinstance(records, Mapping | str | bytes):
             raise TypeError(
                 f"`records` must be an iterable of records, got one {type(records).__name__}. Put it in a list."
@@ -123,18 +136,31 @@ class RewardJudge:
     def rank(self, prompt: Any, responses: Sequence[str], *, space: Any = None) -> Ranking:
         """Score every response to one question and sort them; the question is prefilled once per batch.
 
+        Equal rewards are told apart by the expected reward where the exact distribution of verdicts is known, which it is
+        for exact consensus and `reward="expected"`. What is equal still is tied: no place in the list decides.
+
         Args:
             prompt: The question, text or messages.
             responses: C candidate answers.
             space: A verdict space of single responses; by default the judge's own if it is one, else points 0 to 10.
+
+        Raises:
+            InputError: `responses` is one text or a mapping, not a list.
         """
+        if isinstance(responses, str | bytes | Mapping):
+            raise InputError(f"`responses` must be a list of answers, got {type(responses).__name__} {responses!r:.40}.",
+                             "Put one answer in a list.")  # fmt: skip
         if space is None and self._kind(self.space) not in ("pointwise", "binary"):
             space = {"kind": "pointwise"}
         records = [{"prompt": prompt, "response": response} for response in responses]
-        results = tuple(self._start(records, space, grouped=True))
-        rewards = [-math.inf if result.reward is None else result.reward for result in results]
-        order = sorted(range(len(results)), key=lambda index: -rewards[index])
-        return Ranking(results, tuple(order))
+        # The account holds the distribution of verdicts, and asking for it changes no draw.
+        told = tuple(self._start(records, space, grouped=True, explain=True))
+        worths = self.processor.task(self.space if space is None else space, self.rubric).space.rewards
+        places = [_place(result, worths) for result in told]
+        order = tuple(sorted(range(len(told)), key=lambda index: places[index]))
+        first = [index for index in order if places[index] == places[order[0]] and told[index].reward is not None]
+        results = told if self.explain else tuple(replace(result, account=None) for result in told)
+        return Ranking(results, order, tuple(first) if len(first) > 1 else ())
 
     def compare(self, prompt: Any, response_a: str, response_b: str, *, space: Any = None) -> JudgeResult:
         """Judge two responses against each other, in both orders.
@@ -154,10 +180,10 @@ class RewardJudge:
         (result,) = self._start([record], space, grouped=False)
         return result
 
-    def _start(self, records: Iterable[object], space: Any, *, grouped: bool) -> "JudgeStream":
+    def _start(self, records: Iterable[object], space: Any, *, grouped: bool, explain: bool = False) -> "JudgeStream":
         space = self.space if space is None else space
         self._check(space)
-        return JudgeStream(self, records, space, grouped=grouped)
+        return JudgeStream(self, records, space, grouped=grouped, explain=explain or self.explain)
 
     def _check(self, space: Any) -> None:
         self.model.config.judge_options(self._kind(space), **self.options)
@@ -173,13 +199,15 @@ class JudgeStream(Iterator[JudgeResult]):
         counts: Results delivered so far, by status.
     """
 
-    def __init__(self, judge: RewardJudge, records: Iterable[object], space: Any, *, grouped: bool) -> None:
+    def __init__(
+        self, judge: RewardJudge, records: Iterable[object], space: Any, *, grouped: bool, explain: bool
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._judge = judge
         self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
         self._scheduler = Scheduler(
             judge.model, judge.processor, batch_size=judge.batch_size, return_texts=judge.return_rationale,
-            explain=judge.explain, **judge.options,
+            explain=explain, **judge.options,
         )  # fmt: skip
         self._source = iter(records)
         self._exhausted = False
@@ -218,6 +246,34 @@ class JudgeStream(Iterator[JudgeResult]):
                 self._exhausted, self._failure = True, error
                 return
             self._in_flight.append(self._scheduler.submit(record, **self._encoding))
+
+
+def _place(result: JudgeResult, worths: Sequence[float]) -> tuple[float, float]:
+    """What a response is sorted by: its reward, then its expected reward; lower is better."""
+    if result.reward is None:
+        return math.inf, 0.0
+    rungs = () if result.account is None else result.account.verdict_probs
+    weighted = (share * worth for rung in rungs for share, worth in zip(rung, worths, strict=True))
+    expected = sum(weighted) / len(rungs) if rungs else 0.0
+    # Probabilities agree to about 1e-6 whatever the batch: less decides nothing.
+    return -result.reward, -round(expected, _EXPECTED_DIGITS) if math.isfinite(expected) else 0.0
+
+
+def _refuse_no_records(records: Any) -> None:
+    """Refuse what can be iterated, but whose parts are columns, letters or tokens."""
+    name = type(records).__name__
+    if hasattr(records, "columns") and hasattr(records, "shape"):
+        raise InputError(f"`records` must be an iterable of records, got the table {name}, whose parts are its columns.",
+                         'Of pandas: records.to_dict("records"); of Polars: records.to_dicts(); of Arrow: '
+                         "records.to_pylist().")  # fmt: skip
+    start = records[0] if isinstance(records, list | tuple) and records else None
+    is_ids = isinstance(start, int) or (hasattr(records, "dtype") and str(records.dtype) != "object")
+    if is_ids:
+        raise InputError(f"`records` must be an iterable of records, got the numbers of {name}.",
+                         "Token ids are judged by the model: model(input_ids), one conversation a row.")  # fmt: skip
+    if isinstance(start, Mapping) and {"role", "content"} <= start.keys():
+        raise InputError("`records` must be an iterable of records, got the messages of one conversation.",
+                         "Put it in a list.")  # fmt: skip
 
 
 __all__ = ["JudgeResult", "JudgeStream", "Ranking", "RewardJudge"]

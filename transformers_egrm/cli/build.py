@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from transformers_egrm.cli.judging import rubric_text
-from transformers_egrm.cli.loading import load_encoder, load_generator
+from transformers_egrm.cli.loading import bars_where_watched, load_encoder, load_generator
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, with_judge_options, with_options
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.data.files import replacing
@@ -128,7 +128,7 @@ def _refuse_other_content(folder: Path, overwrite: bool) -> None:
 def _save(model: Any, folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(folder) as partial:
+        with replacing(folder) as partial, bars_where_watched():
             model.save_pretrained(partial)
     except OSError as error:
         raise ModelError(f"{folder} must be writable, but: {error}.", "Check the path and the free space.") from error

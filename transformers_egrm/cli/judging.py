@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import typer
-
-from transformers_egrm.cli.loading import identity, load_generator, load_model
+from transformers_egrm.cli.loading import identity, is_watched, load_generator, load_model
 from transformers_egrm.cli.options import RunOptions
 from transformers_egrm.cli.running import Job
 from transformers_egrm.data.fields import FieldMap
-from transformers_egrm.modeling.errors_egrm import DataError
+from transformers_egrm.modeling.errors_egrm import ConfigError, DataError
 
 
 MODEL_HELP = "`egrm-mini` (it comes with the package), a folder made by `egrm build` or `egrm train`, or a Hub id."
@@ -38,8 +36,8 @@ def make_job(
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
     if run.explain:
         settings["explain"] = True
-    if run.draft is not None:
-        settings["draft"] = run.draft
+    asked_of_run = {name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit")}
+    settings |= {name: value for name, value in asked_of_run.items() if value is not None}
     return Job(
         command=command, model=model, source=source, fields=fields, identity=settings, run=run,
         types={"record": int, **(types or result_types(explain=run.explain))},
@@ -62,15 +60,33 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
     """The `RewardJudge` of a job."""
     from transformers_egrm.judge import RewardJudge
 
-    run = job.run
+    run, on_terminal = job.run, is_watched()
+    rubric = rubric_text(run.rubric)
     model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision)
     if run.draft is not None:
         draft, _ = load_generator(run.draft, dtype=run.dtype)
         model.attach_draft(draft.to(model.device))
-    on_terminal = typer.get_text_stream("stderr").isatty()
     return RewardJudge(
-        model, batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric_text(run.rubric),
+        model, _processor(model, run), batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric,
         return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
+    )  # fmt: skip
+
+
+def _processor(model: Any, run: RunOptions) -> Any:
+    """The model's processor, with the limit and the truncation that the run asks for."""
+    from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+
+    own = model.processor
+    if run.max_prompt_tokens is None and run.truncation is None:
+        return own
+    longest = model.config.longest_prompt
+    if longest is not None and run.max_prompt_tokens is not None and run.max_prompt_tokens > longest:
+        raise ConfigError(f"--max-prompt-tokens must be at most {longest}, after which a verdict or a chain still fits "
+                          f"the model's context, got {run.max_prompt_tokens}.", "Or shorten chains by --max-chain-tokens "
+                          "in `egrm build`.")  # fmt: skip
+    return EGRMProcessor(
+        own.tokenizer, own.scorer_tokenizer, space=own.space, rubric=own.rubric,
+        max_prompt_tokens=run.max_prompt_tokens or own.max_prompt_tokens, truncation=run.truncation or own.truncation,
     )  # fmt: skip
 
 
@@ -83,14 +99,19 @@ def rubric_text(rubric: str | None) -> str | None:
     """The rubric itself, where `@FILE` names a file that holds it.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The file cannot be read, or the text is not valid Unicode.
     """
-    if rubric is None or not rubric.startswith("@"):
-        return rubric
+    if rubric is None:
+        return None
     try:
-        return Path(rubric[1:]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--rubric {rubric} must name a text file: {error}.") from error
+        text = Path(rubric[1:]).read_text("utf-8") if rubric.startswith("@") else rubric
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"--rubric must be valid Unicode, got a lone surrogate at character {error.start}.",
+                        "Write it in UTF-8.") from error  # fmt: skip
+    except (OSError, ValueError) as error:  # a ValueError for bytes that are not UTF-8, or a NUL in the path
+        raise DataError(f"--rubric {rubric!r} must name a text file in UTF-8: {error}.") from error
+    return text
 
 
 __all__ = ["MODEL_HELP", "SOURCE_HELP", "load_judge", "make_job", "own_space", "result_types", "rubric_text"]

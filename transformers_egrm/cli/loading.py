@@ -1,6 +1,7 @@
 """Models by path or Hub id, for the command line: clear errors instead of tracebacks, and an identity to compare."""
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,8 @@ def _split_gguf(generator: str) -> tuple[str, str | None]:
 def _explained(what: str, name: str, needed: str) -> Iterator[None]:
     """Turns whatever Transformers, safetensors, tokenizers or the Hub client raise into one error."""
     try:
-        yield
+        with bars_where_watched():
+            yield
     except EGRMError:
         raise
     except Exception as error:
@@ -96,19 +98,44 @@ def _explained(what: str, name: str, needed: str) -> Iterator[None]:
         ) from error
 
 
+def is_watched() -> bool:
+    """Whether what goes to stderr appears on a terminal."""
+    return sys.stderr.isatty()
+
+
+@contextmanager
+def bars_where_watched() -> Iterator[None]:
+    """Progress bars of loading and saving only on a terminal: a log has no use for them."""
+    from transformers.utils import logging
+
+    hidden = logging.is_progress_bar_enabled() and not is_watched()
+    if hidden:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hidden:
+            logging.enable_progress_bar()
+
+
 def identity(model: str, revision: str | None) -> dict[str, Any]:
     """What tells one model from another without reading its weights: names, sizes and times of a folder's files.
 
     Raises:
         ModelError: The folder holds no model.
     """
+    if "\0" in model:
+        raise ModelError(f"The model must be a folder or a Hub id, got {model!r} with a NUL character in it.")
     folder = Path(folder_of(model))
-    if not folder.exists():
-        return {"model": model, "revision": revision}
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"The model must be a folder with a config.json, got {model!r}.",
-                         "Make one with `egrm build GENERATOR -o FOLDER`.")  # fmt: skip
-    stats = [(str(path.relative_to(folder)), path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    try:
+        if not folder.exists():
+            return {"model": model, "revision": revision}
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"The model must be a folder with a config.json, got {model!r}.",
+                             "Make one with `egrm build GENERATOR -o FOLDER`.")  # fmt: skip
+        stats = [(str(path.relative_to(folder)), path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    except OSError as error:
+        raise ModelError(f"The model's folder {model!r} cannot be read: {error.strerror or error}.") from error
     listing = [(name, stat.st_size, int(stat.st_mtime)) for name, stat in stats if "__pycache__" not in name]
     return {"model": str(folder.resolve()), "model_files": hashlib.sha256(repr(listing).encode()).hexdigest()[:16]}
 
@@ -145,4 +172,13 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-__all__ = ["identity", "load_encoder", "load_generator", "load_model", "parse_device", "parse_dtype"]
+__all__ = [
+    "bars_where_watched",
+    "identity",
+    "is_watched",
+    "load_encoder",
+    "load_generator",
+    "load_model",
+    "parse_device",
+    "parse_dtype",
+]

@@ -11,32 +11,53 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from itertools import pairwise
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_options_egrm import CallOptions, JudgeOptions
+from transformers_egrm.modeling.judge_options_egrm import (
+    CallOptions,
+    ChainOptions,
+    ConsensusOptions,
+    DraftingOptions,
+    JudgeOptions,
+    LadderOptions,
+)
 
 
 # Shorter spellings, in addition to the field's own name.
 _ALIASES = {"consensus_threshold": "--tau", "num_chains": "--chains", "timeout_s": "--timeout"}
 CALL_ONLY_OPTIONS = frozenset(option.name for option in fields(CallOptions))
 """Judging options that belong to a call and have no default in the checkpoint, such as the seed."""
+_GROUPS = {
+    LadderOptions: "Short verdicts",
+    ConsensusOptions: "Agreement",
+    ChainOptions: "Chains of thought",
+    DraftingOptions: "Drafts",
+    CallOptions: "Judging",
+}
+"""Heading of each group of judging options in a help text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How records are read, judged in batches, and written."""
 
-    output: str = field(default="-", metadata={"flags": ("--output", "-o")})
+    output: str = field(default="-", metadata={"flags": ("--output", "-o"), "panel": "Records"})
     """Where results go, .jsonl, .csv or .parquet; - writes JSONL to stdout, without resume."""
-    map: tuple[str, ...] = field(default=(), metadata={"metavar": "FIELD=COLUMN"})
+    map: tuple[str, ...] = field(default=(), metadata={"metavar": "FIELD=COLUMN", "panel": "Records"})
     """Read a field from a column of another name, such as prompt=input; nested columns as a.b. Repeatable."""
-    keep: tuple[str, ...] = field(default=(), metadata={"metavar": "COLUMN"})
-    """Copy an input column into the output, such as a label. Repeatable."""
-    rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE"})
+    keep: tuple[str, ...] = field(default=(), metadata={"metavar": "COLUMN", "panel": "Records"})
+    """Copy an input column into the output, such as a label; nested columns as a.b. Repeatable."""
+    limit: int | None = field(default=None, metadata={"min": 1, "metavar": "N", "panel": "Records"})
+    """Judge the first N records only."""
+    rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE", "panel": "Prompts"})
     """How to judge, for records without a `rubric` of their own; default: the checkpoint's."""
+    max_prompt_tokens: int | None = field(default=None, metadata={"min": 1, "panel": "Prompts"})
+    """Longest judge prompt; default: the checkpoint's."""
+    truncation: Literal["error", "keep_ends"] | None = field(default=None, metadata={"panel": "Prompts"})
+    """What happens to longer ones: error refuses them, keep_ends cuts the middle; default: the checkpoint's."""
     batch_size: int = field(default=8, metadata={"min": 1})
     """Records judged at once."""
     reorder_window: int | None = field(default=None, metadata={"min": 1})
@@ -57,6 +78,10 @@ class RunOptions:
     """Write the summary as JSON too."""
     restart: bool = False
     """Start over, and replace what an earlier run wrote to the output."""
+    retry_failed: bool = False
+    """Judge the records again that have no verdict in a finished output; another --timeout may be given."""
+    allow_failures: bool = False
+    """Exit with 0 even where no record could be judged."""
     progress: bool | None = None
     """Show a progress bar; by default only on a terminal."""
 
@@ -86,16 +111,17 @@ def with_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_judge_options(
-    skip: Collection[str] = (), panel: str = "Judging (default: the checkpoint's own setting)"
+    skip: Collection[str] = (), panel: str = "{group} (default: the checkpoint's own setting)"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the fields of `JudgeOptions` as options; it receives those used as the dict `judging`.
 
     Args:
         skip: Fields to leave out.
-        panel: Heading of the options in the help text.
+        panel: Heading of the options in the help text; `{group}` stands for what a group of them decides.
     """
+    groups = {option.name: heading for group, heading in _GROUPS.items() for option in fields(group)}
     parameters = [
-        _parameter(option, JudgeOptions, panel, optional=True)
+        _parameter(option, JudgeOptions, panel.format(group=groups[option.name]), optional=True)
         for option in fields(JudgeOptions)
         if option.name not in skip
     ]
@@ -144,7 +170,12 @@ def _parameter(option: Field, cls: type, panel: str | None, *, optional: bool = 
     # One backtick pair per name reads well in code, not in a terminal.
     text = documented_fields(cls)[option.name].replace("`", "")
     info = typer.Option(
-        *flags, help=text, metavar=metavar, rich_help_panel=panel, show_default=shown, min=option.metadata.get("min")
+        *flags,
+        help=text,
+        metavar=metavar,
+        rich_help_panel=option.metadata.get("panel", panel),
+        show_default=shown,
+        min=option.metadata.get("min"),
     )
     return inspect.Parameter(
         option.name,

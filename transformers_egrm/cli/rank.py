@@ -21,6 +21,7 @@ EXAMPLES = (
 _TYPES = {
     "id": str | int | None,
     "best": int,
+    "tied": list[int],
     "ranking": list[int],
     "rewards": list[float],
     "status": str,
@@ -47,6 +48,7 @@ def rank(
     A record holds `prompt` (text or messages) and `responses`, a list of two or more; `id` is read where present. In a
     table, `responses` is a cell with a JSON list, or several columns: --map responses=output_1,output_2. The row of
     each record holds the index of the best answer (from 0), the ranking (best first), the rewards, and each judgement.
+    Answers that share the first place are `tied`, and `best` is then empty: no place in the list decides.
     """
     fields = FieldMap.parse(run.map, (("prompt", "responses"),), optional=("id",))
     asked = {"method": method}
@@ -65,7 +67,8 @@ def _pointwise_rows(judge: Any, records: Iterator[Picked], *, seed: int) -> Iter
             continue
         ranking = judge.rank(record["prompt"], record["responses"], space=space)
         rewarded = [index for index in ranking.order if ranking.results[index].reward is not None]
-        yield _row(record, ranking.results, rewarded, [result.reward for result in ranking.results])
+        rewards = [result.reward for result in ranking.results]
+        yield _row(record, ranking.results, ranking.best, ranking.tied, rewarded, rewards)
 
 
 def _listwise_rows(judge: Any, records: Iterator[Picked], *, seed: int) -> Iterator[dict[str, Any]]:
@@ -77,8 +80,7 @@ def _listwise_rows(judge: Any, records: Iterator[Picked], *, seed: int) -> Itera
         known: list[Mapping[str, Any]] = []
         results = judge.stream(_remembered(group, known), space={"kind": "listwise", "num_candidates": count})
         for result in results:
-            best = [] if result.reward is None else [int(result.reward)]
-            yield _row(known.pop(0), [result], best, None)
+            yield _row(known.pop(0), [result], None if result.reward is None else int(result.reward))
 
 
 def _remembered(records: Iterator[Any], known: list[Mapping[str, Any]]) -> Iterator[Any]:
@@ -88,13 +90,15 @@ def _remembered(records: Iterator[Any], known: list[Mapping[str, Any]]) -> Itera
 
 
 def _row(
-    record: Mapping[str, Any], results: Sequence[Any], best_first: list[int], rewards: list[float | None] | None
-) -> dict[str, Any]:
+    record: Mapping[str, Any], results: Sequence[Any], best: int | None, tied: Sequence[int] = (),
+    ranking: list[int] | None = None, rewards: list[float | None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     failed = next((result for result in results if result.status != "ok"), None)
     return {
         "id": record.get("id"),
-        "best": best_first[0] if best_first else None,
-        "ranking": None if rewards is None else best_first,
+        "best": best,
+        "tied": list(tied),
+        "ranking": ranking,
         "rewards": rewards,
         "status": "ok" if failed is None else failed.status,
         "error": None if failed is None else failed.error,
@@ -106,7 +110,7 @@ def _failed_row(record: Picked, problem: str, seed: int) -> dict[str, Any]:
     from transformers_egrm.modeling.judge_results_egrm import failed_result
 
     record = record or {}
-    return _row(record, [failed_result(record.get("id"), problem, seed=seed)], [], None)
+    return _row(record, [failed_result(record.get("id"), problem, seed=seed)], None)
 
 
 def _num_responses(record: Picked) -> int | None:

@@ -6,19 +6,23 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import typer
 
+from transformers_egrm.bundle import folder_of
 from transformers_egrm.cli.options import RunOptions
+from transformers_egrm.cli.paths import check_paths
 from transformers_egrm.cli.summary import Tally, message_console, print_summary
-from transformers_egrm.data.fields import FieldMap, keep_columns
+from transformers_egrm.data.fields import FieldMap, check_kept, keep_columns, kept_value, top_columns
 from transformers_egrm.data.files import replacing
 from transformers_egrm.data.journal import Journal, JournalLine
 from transformers_egrm.data.records import STDIO, Record, columns_of, format_of, read_records
+from transformers_egrm.data.rows import read_rows
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
 from transformers_egrm.modeling.errors_egrm import DataError
 
@@ -72,8 +76,9 @@ def run_job(
 
     Raises:
         DataError: The input cannot be read, the output not written, or an earlier run was another one.
+        typer.Exit: With code 1 where no record was judged, unless failures are allowed.
     """
-    format_of(job.run.output, OUTPUT_EXTENSIONS)
+    _check_paths(job)
     columns = columns_of(job.source)
     if columns is not None:
         job.fields.check_columns(columns, job.source)
@@ -82,15 +87,43 @@ def run_job(
         raise DataError(
             f"--keep {', '.join(taken)} would overwrite a column of the results.", "Rename it in the input."
         )
-    needed = None if columns is None else list(dict.fromkeys([*job.fields.columns(columns), *keep]))
+    needed = None
+    if columns is not None:
+        needed = list(dict.fromkeys([*job.fields.columns(columns), *top_columns(keep, columns)]))
+    _check_kept(job, keep, columns, needed)
     judging = _Judging(job, keep, load, judge)
+    records = islice(read_records(job.source, needed), job.run.limit)
     if job.run.output == STDIO:
-        _run_to_stdout(judging, read_records(job.source, needed))
+        summary = _run_to_stdout(judging, records)
     else:
-        _refuse_same_file(job)
         identity = {"command": job.command, "fields": dict(job.fields.sources), "keep": list(keep), **job.identity}
-        with Journal(job.run.output, identity, restart=job.run.restart) as journal:
-            _run_to_file(judging, read_records(job.source, needed), journal)
+        with Journal(job.run.output, identity, restart=job.run.restart, retry=job.run.retry_failed) as journal:
+            summary = _run_to_file(judging, records, journal)
+    _report(job, summary)
+    if not (summary["statuses"].get("ok") or job.run.allow_failures):
+        raise typer.Exit(1)
+
+
+def _check_paths(job: Job) -> None:
+    run = job.run
+    format_of(run.output, OUTPUT_EXTENSIONS)
+    format_of(job.source)
+    if run.retry_failed and (run.restart or run.output == STDIO):
+        raise DataError("--retry-failed goes on with a finished output, which --restart and stdout are not.",
+                        "Leave --restart out, and name the output with -o.")  # fmt: skip
+    reads = {"the input": job.source, "the model": folder_of(job.model)}
+    if run.draft is not None:
+        reads["the draft"] = run.draft
+    if run.rubric is not None and run.rubric.startswith("@"):
+        reads["the rubric"] = run.rubric[1:]
+    check_paths(reads, {"-o": run.output} | ({} if run.summary is None else {"--summary": run.summary}))
+
+
+def _check_kept(job: Job, keep: Sequence[str], columns: Sequence[str] | None, needed: Sequence[str] | None) -> None:
+    """Refuse a kept column that no record has; of stdin, which is read once, the first records decide later."""
+    unsure = [name for name in keep if columns is None or name not in columns]
+    if unsure and job.source != STDIO:
+        check_kept(unsure, (record.values for record in read_records(job.source, needed)), job.source)
 
 
 @dataclass(frozen=True)
@@ -104,7 +137,7 @@ class _Judging:
 
     def tally(self) -> Tally:
         """Empty counts for this job."""
-        return Tally(route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
+        return Tally(judge=self.job.model, route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
 
     def rows(self, records: Iterator[Record]) -> Iterator[tuple[Record, dict[str, Any], float]]:
         """Every record with its row and the seconds since judging began, in order."""
@@ -122,61 +155,125 @@ class _Judging:
                     part |= {"id": entry.record_id, "error": entry.problem}
             yield entry.record, {"record": entry.record.number, **entry.kept, **judged}, time.monotonic() - started
 
+    def rows_again(
+        self, records: Iterator[Record], journal: Journal
+    ) -> Iterator[tuple[int, int, dict[str, Any], float]]:
+        """Number, digest, row and seconds of every record: the earlier row where it was good, else one judged anew."""
+        earlier, repeated = (
+            islice(read_rows(self.job.run.output, self.job.types), journal.count, None) for _ in range(2)
+        )
+        known: deque[int | None] = deque()  # digest of each record read ahead whose row is good; None: to be judged
+
+        def failed() -> Iterator[Record]:
+            for record in records:
+                row = next(earlier, None)
+                if row is None or row.get("record") != record.number:
+                    raise journal.other_input(record.number)
+                known.append(record.digest if row["status"] == "ok" else None)
+                if known[-1] is None:
+                    yield record
+
+        number, seconds = journal.count, 0.0
+
+        def good() -> Iterator[tuple[int, int, dict[str, Any], float]]:
+            nonlocal number
+            while known and (digest := known[0]) is not None:
+                known.popleft()
+                number += 1
+                yield number, digest, next(repeated), seconds
+
+        for record, row, seconds in self.rows(failed()):
+            yield from good()
+            known.popleft()
+            number += 1
+            next(repeated)
+            yield record.number, record.digest, row, seconds
+        yield from good()
+
     def _picked(self, records: Iterator[Record], pending: deque[_Pending]) -> Iterator[Picked]:
         for record in records:
             fields, problem = ({}, record.problem) if record.values is None else self.job.fields.pick(record.values)
-            kept = {name: _plain((record.values or {}).get(name)) for name in self.keep}
+            kept = {name: _plain(kept_value(name, record.values or {})) for name in self.keep}
             pending.append(_Pending(record, fields.get("id"), problem, kept))
             yield None if problem else fields
 
 
-def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> None:
+def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> dict[str, Any]:
     tally, seconds = judging.tally(), 0.0
-    for _, row, seconds in judging.rows(_checked(judging.job, records)):  # noqa: B007 (the last value is used below)
+    for _, row, seconds in judging.rows(_checked(judging.job, records, judging.keep)):  # noqa: B007 (the last value is used below)
         tally.add(judgements_of(row))
-        sys.stdout.buffer.write(json_line(row))
+        _write_to_stdout(json_line(row))
+    return tally.to_dict(seconds)
+
+
+def _write_to_stdout(line: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
-    _report(judging.job, tally.to_dict(seconds))
+    except OSError as error:
+        with suppress(OSError, ValueError):  # what is left in the buffer would fail once more when the process ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # whoever reads has seen enough
+            raise typer.Exit(1) from error
+        raise DataError(f"stdout must be writable, but: {error.strerror or error}.",
+                        "Make room, or name a file with -o: such a run goes on where it stopped.") from error  # fmt: skip
 
 
-def _run_to_file(judging: _Judging, records: Iterator[Record], journal: Journal) -> None:
-    job, console = judging.job, message_console()
+def _run_to_file(judging: _Judging, records: Iterator[Record], journal: Journal) -> Mapping[str, Any]:
+    job = judging.job
+    if journal.retried is not None:
+        return _retry(judging, records, journal)
     journal.check(records)
     if journal.receipt is not None:
-        console.print(
-            f"{job.run.output} is complete, nothing to do. Pass --restart to judge again.",
-            markup=False,
-            soft_wrap=True,
-        )
-        _report(job, journal.receipt["summary"])
-        return
-    tally = judging.tally()
+        _say(f"{job.run.output} is complete, nothing to do. Pass --restart to judge again.")
+        return journal.receipt["summary"]
+    if journal.count:
+        _say(f"Going on behind record {journal.count} of an earlier run.")
+    else:
+        records = _checked(job, records, judging.keep)
+    rows = ((record.number, record.digest, row, seconds) for record, row, seconds in judging.rows(records))
+    return _finish(judging, rows, journal)
+
+
+def _retry(judging: _Judging, records: Iterator[Record], journal: Journal) -> dict[str, Any]:
+    _say(f"Judging the failures of {judging.job.run.output} again.")
+    # What the journal holds was checked when it was written; a changed input shows in the digest at the end.
+    for _ in islice(records, journal.count):
+        pass
+    return _finish(judging, judging.rows_again(records, journal), journal)
+
+
+def _finish(
+    judging: _Judging, rows: Iterator[tuple[int, int, dict[str, Any], float]], journal: Journal
+) -> dict[str, Any]:
+    """Journal the rows, and write the output when all are there."""
+    job, tally, earlier = judging.job, judging.tally(), journal.seconds
     for row in journal.rows():
         tally.add(judgements_of(row))
-    if journal.count:
-        console.print(f"Going on behind record {journal.count} of an earlier run.", markup=False, soft_wrap=True)
-    else:
-        records = _checked(job, records)
-    earlier = journal.seconds
     try:
-        for record, row, seconds in judging.rows(records):
-            journal.append(JournalLine(record.number, record.digest, earlier + seconds, row))
+        for number, digest, row, seconds in rows:
+            journal.append(JournalLine(number, digest, earlier + seconds, row))
             tally.add(judgements_of(row))
     except KeyboardInterrupt:
-        console.print(
-            f"Stopped behind record {journal.count}; the same command goes on from there.",
-            markup=False,
-            soft_wrap=True,
-        )
+        _say(f"Stopped behind record {journal.count}; the same command goes on from there.")
         raise typer.Exit(130) from None
+    journal.check_retried()
     summary = tally.to_dict(journal.seconds)
     write_rows(journal.rows, job.run.output, job.types)
     journal.finish(summary)
-    _report(job, summary)
+    return summary
 
 
-def _checked(job: Job, records: Iterator[Record]) -> Iterator[Record]:
+def _say(text: str) -> None:
+    message_console().print(text, markup=False, soft_wrap=True)
+
+
+def _checked(job: Job, records: Iterator[Record], keep: Sequence[str]) -> Iterator[Record]:
     """The same records, unless there is none, or none of the first ones has the fields that are needed."""
+    if keep and job.source == STDIO:
+        first = list(islice(records, _PROBE_RECORDS))
+        check_kept(keep, (record.values for record in first), "stdin")
+        records = chain(first, records)
     seen, problem = [], None
     for record in records:
         seen.append(record)
@@ -201,18 +298,19 @@ def _report(job: Job, summary: Mapping[str, Any]) -> None:
     if job.run.summary is not None:
         document = {"command": job.command, "source": job.source, "output": job.run.output, **job.identity, **summary}
         try:
+            text = json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n"
             with replacing(job.run.summary) as partial:
-                partial.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
+                partial.write_bytes(text.encode("utf-8", "backslashreplace"))
         except OSError as error:
-            raise DataError(f"--summary {job.run.summary} cannot be written: {error.strerror}.") from error
-
-
-def _refuse_same_file(job: Job) -> None:
-    if os.path.exists(job.run.output) and os.path.exists(job.source) and os.path.samefile(job.source, job.run.output):
-        raise DataError(f"The output must not be the input, got {job.source} for both.", "Name another -o.")
+            raise DataError(f"--summary {job.run.summary} cannot be written: {error.strerror or error}.") from error
 
 
 def _plain(value: Any) -> Any:
+    """A kept value as JSON can hold it; numbers that are not finite are None."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -24,6 +24,8 @@ _COLLAPSE_RECORDS = 20
 class Tally:
     """Running counts of one run; its size does not depend on the number of rows."""
 
+    judge: str = "The judge"
+    """What judged, by name."""
     route_is_chosen: bool = True
     """Whether consensus decides the route; False where one path was asked for."""
     records: int = 0
@@ -54,7 +56,8 @@ class Tally:
             self.draft_tokens += row.get("draft_tokens", 0)
             self.draft_kept.update(dict(enumerate(row.get("draft_kept", ()))))
             self.truncated += bool(row["truncated"])
-            if row["route"] is not None:
+            # One that ran out of time took no route to its end: its share would ask for another tau.
+            if row["route"] is not None and row["status"] != "timeout":
                 self.routes[row["route"]] += 1
             if row["consensus"] is not None:
                 # float32 shares such as 0.6000000238 belong to the bin they close.
@@ -79,16 +82,26 @@ class Tally:
 
     def warnings(self) -> list[str]:
         """What looks wrong with the run as a whole."""
+        ok, routed = self.statuses["ok"], sum(self.routes.values())
+        told = self.route_is_chosen and routed >= _COLLAPSE_RECORDS  # fewer may agree by accident
+        one_verdict = ok >= _COLLAPSE_RECORDS and len(self.verdicts) == 1
+        verdict = next(iter(self.verdicts), None)
         found = []
-        ok = self.statuses["ok"]
-        if self.short_share == 0 and self.route_is_chosen:
+        if told and self.short_share == 0:
             found.append("0 % of the judgements took the short path: every one paid for chains. "
                          "Lower --tau, or check that the short verdicts parse.")  # fmt: skip
-        if self.short_share == 1 and self.route_is_chosen:
+        if told and self.short_share == 1 and one_verdict:
+            found.append(f"{self.judge} has collapsed: all {ok} judgements took the short path with the verdict "
+                         f"{verdict!r}. Its consensus says nothing, and neither do its rewards: train it, or use "
+                         "another one.")  # fmt: skip
+        elif told and self.short_share == 1:
             found.append("100 % of the judgements took the short path: no chain was ever asked for. "
                          "Raise --tau, or check that the probes do not agree for lack of temperature.")  # fmt: skip
-        if ok >= _COLLAPSE_RECORDS and len(self.verdicts) == 1:
-            found.append(f"All {ok} verdicts are {next(iter(self.verdicts))!r}: such a judge tells nothing.")
+        elif one_verdict:
+            found.append(f"All {ok} verdicts are {verdict!r}: such a judge tells nothing.")
+        if late := self.statuses["timeout"]:
+            found.append(f"{late} of {self.judgements} judgements ran out of time: raise --timeout and pass "
+                         "--retry-failed.")  # fmt: skip
         if self.judgements and not ok:
             found.append("No record has a reward: see `status` and `error` of the output.")
         return found

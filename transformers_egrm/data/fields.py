@@ -1,8 +1,10 @@
 """Which columns of a file become which fields of a judged record."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from transformers_egrm.modeling.errors_egrm import DataError
@@ -11,6 +13,7 @@ from transformers_egrm.modeling.errors_egrm import DataError
 OPTIONAL_FIELDS = ("id", "system", "rubric", "reference")
 _LIST_FIELDS = ("messages", "responses")
 _ABSENT = object()
+_NAMES_TOLD = 100
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class FieldMap:
             if _ABSENT not in found.values():
                 break
         else:
-            problem = f"The record needs {self._needed()}, it has {', '.join(values) or 'no field'}. {self._advice()}"
+            problem = f"The record needs {self._needed()}, it has {_listed(values)}. {self._advice()}"
         found |= {field: self._value(field, values) for field in self.optional}
         found = {
             field: value
@@ -132,26 +135,91 @@ class FieldMap:
 def keep_columns(names: Iterable[str], available: Sequence[str] | None, path: str) -> tuple[str, ...]:
     """The input columns to copy into the output.
 
+    Args:
+        names: A column, or a path into nested fields, each.
+        available: Columns of a table; None where every record names its own fields.
+        path: The input.
+
     Raises:
         DataError: A table lacks one of them.
     """
     names = tuple(dict.fromkeys(names))
-    missing = [name for name in names if available is not None and name not in available]
+    missing = [name for name in names if available is not None and not set(_prefixes(name)) & set(available)]
     if missing and available is not None:
-        raise DataError(f"{path} has no column {', '.join(missing)} to keep; it has {', '.join(available)}.")
+        raise DataError(f"{path} has no column {', '.join(missing)} to keep; it has {', '.join(available)}.",
+                        _like(missing, available))  # fmt: skip
     return names
 
 
-def _look_up(source: str, values: Mapping[str, Any]) -> Any:
-    found: Any = values
+def top_columns(names: Iterable[str], available: Sequence[str]) -> list[str]:
+    """The columns of a table that hold `names`, which may be paths into nested fields."""
+    wanted = {prefix for name in names for prefix in _prefixes(name)}
+    return [column for column in available if column in wanted]
+
+
+def check_kept(names: Iterable[str], records: Iterable[Mapping[str, Any] | None], path: str) -> None:
+    """Refuse a column to keep that no record has: the output would hold nothing but nulls.
+
+    Args:
+        names: As `keep_columns` returns them.
+        records: Records of the input, read until each name was found in one of them. None is one that cannot be read.
+        path: The input.
+
+    Raises:
+        DataError: A name is found in none.
+    """
+    missing, seen = list(names), dict.fromkeys(())
+    for values in records if missing else ():
+        missing = [name for name in missing if values is None or _found(name, values) is _ABSENT]
+        if not missing:
+            return
+        if len(seen) < _NAMES_TOLD:
+            seen |= dict.fromkeys(_paths(values or {}))
+    if missing and seen:
+        raise DataError(f"No record of {path} has {', '.join(missing)} to keep; they have {', '.join(seen)}.",
+                        _like(missing, list(seen)))  # fmt: skip
+
+
+def kept_value(name: str, values: Mapping[str, Any]) -> Any:
+    """What a record has under a column's name or path; None where it has nothing."""
+    found = _found(name, values)
+    return None if found is _ABSENT else found
+
+
+def _found(source: str, values: Mapping[str, Any]) -> Any:
+    """What lies at a source, None included."""
     if source in values:
-        found = values[source]
-    else:
-        for key in source.split("."):
-            if not isinstance(found, Mapping) or key not in found:
-                return _ABSENT
-            found = found[key]
-    return _ABSENT if found is None else found
+        return values[source]
+    found: Any = values
+    for key in source.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return _ABSENT
+        found = found[key]
+    return found
+
+
+def _look_up(source: str, values: Mapping[str, Any]) -> Any:
+    found = _found(source, values)
+    # A table writes a missing number as NaN.
+    return _ABSENT if found is None or (isinstance(found, float) and math.isnan(found)) else found
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """The fields of a record for a message; a null is no value."""
+    shown = (f"{name} (null)" if _look_up(name, values) is _ABSENT else name for name in values)
+    return ", ".join(shown) or "no field"
+
+
+def _paths(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in value)
+
+
+def _like(missing: Sequence[str], available: Sequence[str]) -> str:
+    close = [match for name in missing for match in get_close_matches(name, available, n=1)]
+    return f"Did you mean {', '.join(close)}?" if close else ""
 
 
 def _prefixes(source: str) -> tuple[str, ...]:
@@ -170,4 +238,4 @@ def _has_lone_surrogate(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_has_lone_surrogate, value))
 
 
-__all__ = ["OPTIONAL_FIELDS", "FieldMap", "keep_columns"]
+__all__ = ["OPTIONAL_FIELDS", "FieldMap", "check_kept", "keep_columns", "kept_value", "top_columns"]

@@ -8,6 +8,7 @@ and full disks, not against power failures.
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Write a file or a folder beside its place; rename it into its place when the block ends well.
 
     Args:
-        path: The file or the folder. What is there already stays until then, and for good if the block raises.
+        path: The file or the folder. What is there already stays until then, and for good if the block raises. A link is
+            followed: what it points to is replaced, the link stays. A device or a pipe is written to directly.
 
     Yields:
         Where to write. Nothing is there yet, unless a killed process left a file: open it for writing, not appending.
@@ -27,8 +29,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
     Raises:
         OSError: The renaming failed.
     """
-    target = Path(path)
-    partial, replaced = partial_of(target), target.with_name(f".{target.name}.replaced")
+    if is_stream(path):  # it has no content to keep, and renaming a file over it would take it away
+        yield Path(path)
+        return
+    target = real_path(path)
+    partial, replaced = partial_of(target), target.with_name(f".{target.name}.egrm-replaced")
     for leftover in (partial, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
@@ -42,13 +47,28 @@ def replacing(path: str | Path) -> Iterator[Path]:
     _remove(replaced)
 
 
-def partial_of(path: Path) -> Path:
+def partial_of(path: str | Path) -> Path:
     """Where a file or a folder is written before it is renamed into its place.
 
     Args:
-        path: Its place.
+        path: Its place, or a link to it.
     """
-    return path.with_name(f".{path.name}.partial")
+    target = real_path(path)
+    return target.with_name(f".{target.name}.egrm-partial")  # a name that no one else's file has
+
+
+def real_path(path: str | Path) -> Path:
+    """The place that a path leads to through all links, whether or not a file is there."""
+    return Path(os.path.realpath(path))
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a path leads to a device or a pipe, such as /dev/stderr."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -85,4 +105,4 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-__all__ = ["partial_of", "replacing", "write_json", "write_text"]
+__all__ = ["is_stream", "partial_of", "real_path", "replacing", "write_json", "write_text"]

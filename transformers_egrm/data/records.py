@@ -5,6 +5,8 @@ and its place in the output. A file that cannot be read at all raises `DataError
 """
 
 import csv
+import gzip
+import io
 import json
 import sys
 import zlib
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 import pyarrow
 import pyarrow.parquet
@@ -27,6 +29,20 @@ _PARQUET_BATCH_ROWS = 256
 _JSON_CHUNK_CHARS = 1 << 16
 # The csv module's own limit, 128 Ki characters, is less than one long chain of thought.
 _CSV_FIELD_CHARS = 1 << 24
+# No real record comes near it, and what walks through a record by recursion stays far from Python's limit.
+_MOST_NESTED = 64
+_TOO_DEEP = f"is nested deeper than {_MOST_NESTED} levels."
+_GZIP = b"\x1f\x8b"
+_FOREIGN = (
+    (b"\xff\xfe", "UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8."),
+    (b"\xfe\xff", "UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8."),
+    (b"PAR1", "Parquet", "Name it .parquet."),
+    (b"PK\x03\x04", "a zip archive", "Unpack it."),
+    (b"BZh", "compressed by bzip2", "Unpack it, or compress it with gzip."),
+    (b"\xfd7zXZ", "compressed by xz", "Unpack it, or compress it with gzip."),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "Unpack it, or compress it with gzip."),
+)
+"""First bytes of what is no text in UTF-8, what it is, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +74,9 @@ def format_of(path: str, extensions: dict[str, str] = INPUT_EXTENSIONS) -> str:
     """
     if path == STDIO:
         return "jsonl"
-    extension = Path(path).suffix.lower()
+    name = Path(path)
+    packed = name.suffix.lower() == ".gz" and extensions is INPUT_EXTENSIONS
+    extension = (name.with_suffix("") if packed else name).suffix.lower()
     if extension not in extensions:
         known = ", ".join(extensions)
         raise DataError(
@@ -70,6 +88,8 @@ def format_of(path: str, extensions: dict[str, str] = INPUT_EXTENSIONS) -> str:
 def columns_of(path: str) -> tuple[str, ...] | None:
     """The columns of a table; None where every record names its own fields (JSONL, JSON).
 
+    A JSON array is read to its end, so that text after it is refused before anything is judged.
+
     Raises:
         DataError: The file cannot be read.
     """
@@ -80,6 +100,10 @@ def columns_of(path: str) -> tuple[str, ...] | None:
     if kind == "parquet":
         with _opened_parquet(path) as table:
             return tuple(table.schema_arrow.names)
+    if kind == "json":
+        for _ in read_records(path):
+            pass
+        return None
     with _opened(path):
         return None
 
@@ -88,7 +112,7 @@ def read_records(path: str, columns: Sequence[str] | None = None) -> Iterator[Re
     """The records of a file, in order.
 
     Args:
-        path: JSONL, JSON, CSV or Parquet by its extension; `-` reads JSONL from stdin.
+        path: JSONL, JSON, CSV or Parquet by its extension; `-` reads JSONL from stdin. Text may be compressed by gzip.
         columns: Columns to decode from a Parquet file, by default all.
 
     Raises:
@@ -117,6 +141,9 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Record]:
         number += 1
         try:
             values = json.loads(line.decode("utf-8-sig"))
+        except RecursionError:
+            yield Record(number, None, f"Line {line_number} {_TOO_DEEP}")
+            continue
         except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
             cut_off = "" if line.endswith(b"\n") else " The file ends inside it and looks cut off."
             yield Record(number, None, f"Line {line_number} is not JSON: {error}.{cut_off}")
@@ -141,11 +168,15 @@ def _read_json_array(stream: TextIO, path: str) -> Iterator[Record]:
         if number and buffer.startswith(","):
             buffer = buffer[1:].lstrip()
         if buffer.startswith("]"):
+            _refuse_more(buffer[1:], stream, path)
             return
         try:
             values, end = decode(buffer)
-        except json.JSONDecodeError:
+        except ValueError:  # JSONDecodeError, and numbers of thousands of digits
             values, end = None, 0
+        except RecursionError as error:
+            raise DataError(f"Element {number + 1} of {path} {_TOO_DEEP}", "Put one record on a line and name the file "
+                            ".jsonl: only that record is then left out.") from error  # fmt: skip
         # What follows must be there: `12` may be the first half of `123`.
         if end and buffer[end:].lstrip()[:1] in (",", "]"):
             number += 1
@@ -157,6 +188,14 @@ def _read_json_array(stream: TextIO, path: str) -> Iterator[Record]:
         else:
             yield Record(number + 1, None, f"From element {number + 1} on, the array is malformed or cut off.")
             return
+
+
+def _refuse_more(rest: str, stream: TextIO, path: str) -> None:
+    while not (rest := rest.lstrip()):
+        if not (rest := stream.read(_JSON_CHUNK_CHARS)):
+            return
+    raise DataError(f"A .json file must hold one array of records, but {path} goes on with {rest[:20]!r} after its end.",
+                    "Join the arrays, or put one record on a line and name the file .jsonl.")  # fmt: skip
 
 
 def _read_csv(stream: TextIO, path: str) -> Iterator[Record]:
@@ -206,31 +245,75 @@ def _read_parquet(table: pyarrow.parquet.ParquetFile, path: str, columns: Sequen
             raise DataError(f"{path} is damaged after record {number}: {error}.", "Write the file again.") from error
         if batch is None:
             return
-        for values in batch.to_pylist():
+        for values, problem in _rows_of(batch):
             number += 1
-            yield Record(number, values)
+            yield Record(number, None, problem) if values is None else _record(number, values, f"Row {number}")
+
+
+def _rows_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+    try:
+        yield from [(values, None) for values in batch.to_pylist()]
+        return
+    except (pyarrow.ArrowException, ValueError, OverflowError):
+        pass  # one value of it has no Python form: text that is not UTF-8, a date after the year 9999
+    for row in range(batch.num_rows):
+        values, broken = {}, []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                values[name] = column[row].as_py()
+            except (pyarrow.ArrowException, ValueError, OverflowError) as error:
+                broken.append(f"`{name}` cannot be read: {error}.")
+        yield (None, " ".join(broken)) if broken else (values, None)
 
 
 def _record(number: int, values: object, where: str) -> Record:
     if isinstance(values, dict):
-        return Record(number, values)
+        return Record(number, None, f"{where} {_TOO_DEEP}") if _is_too_deep(values) else Record(number, values)
     return Record(number, None, f"{where} must be an object with named fields, got {type(values).__name__}.")
+
+
+def _is_too_deep(values: object) -> bool:
+    level: list[Any] = [values]
+    for _ in range(_MOST_NESTED):
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [part for value in inner for part in value if isinstance(part, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
     if path == STDIO:
-        yield sys.stdin.buffer
+        with _damage_explained("stdin"):
+            yield _unpacked(sys.stdin.buffer, "stdin")
         return
-    with _explained(path, lambda: open(path, "rb")) as stream:
-        yield stream
+    with _explained(path, lambda: open(path, "rb")) as stream, _damage_explained(path):
+        yield _unpacked(stream, path)
 
 
 @contextmanager
 def _opened_text(path: str, newline: str | None = None) -> Iterator[TextIO]:
     # Bytes that are not UTF-8 survive as lone surrogates: the record they are in is refused, not the file.
-    with _explained(path, lambda: open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)) as file:
-        yield file
+    with _opened(path) as stream:
+        yield io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def _unpacked(stream: Any, path: str) -> BinaryIO:
+    """The stream's text, unpacked where it is gzip; other formats are named in an error."""
+    start = stream.peek(8)[:8] if hasattr(stream, "peek") else b""
+    for signature, what, advice in _FOREIGN:
+        if start.startswith(signature):
+            raise DataError(f"{path} must be text in UTF-8, got a file that is {what}.", advice)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if start.startswith(_GZIP) else stream
+
+
+@contextmanager
+def _damage_explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged or was cut off while written: {error}.", "Compress it again.") from error
 
 
 @contextmanager
@@ -249,8 +332,8 @@ def _explained(path: str, open_it: Callable[[], Any]) -> Any:
             f"{path} is not a complete Parquet file: {error}.",
             "It was probably cut off while written; write it again.",
         ) from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # a ValueError for a NUL character
+        raise DataError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 __all__ = ["INPUT_EXTENSIONS", "STDIO", "Record", "columns_of", "format_of", "read_records"]
