@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
-from transformers_egrm.modeling.verdict_grammar_egrm import normalise_answer, strip_thinking
+from transformers_egrm.modeling.verdict_answers_egrm import normalise_answer
+from transformers_egrm.modeling.verdict_masks_egrm import strip_thinking
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
