@@ -62,14 +62,14 @@ def test_swapping_exchanges_the_candidates_and_keeps_the_tie():
 @pytest.mark.parametrize("text", [
     "7", " 7", " 7\n", "7.", "7.0", "**7**", "\"7\"", "[[7]]", "\\boxed{7}", "$\\boxed{\\text{7}}$", "7/10", "7 / 10",
     "**7**/10", "7 out of 10", "7 (solid)", "7, because it is short", "7 because", "7<|im_end|>", "7</s>",
-    "Verdict: 7", "**Verdict:** 7", "<think>\n\n</think>\n\n7", " 7 The response is good",
+    "Verdict: 7", "**Verdict:** 7", "\uff17", "Verdict\uff1a\uff17", "<think>\n\n</think>\n\n7", " 7 The response is good",
 ])  # fmt: skip
 def test_a_short_verdict_is_read_through_its_decoration(text):
     assert POINTWISE.parse(text) == 7
 
 
 @pytest.mark.parametrize("text", [
-    "", " ", ":", "seven", "7.5", "7,5", "-3", "\u22123", "\u20133", "11", "100", "1e3", "007", "07", "7th", "7k", "v7", "\uff17", "7²",
+    "", " ", ":", "seven", "7.5", "7,5", "-3", "\u22123", "\u20133", "11", "100", "1e3", "007", "07", "7th", "7k", "v7", "7²",
     "7½", "7%", "7:30", "1,000", "10,000", "10 000", "7-8", "7\u20138", "7 or 8", "7/8", "7/100", "7 out of 5", "7/10.5",
     "0x7", "7+", "7+2", "7^2", "7 errors", "7-point", "between 7 and 8", "nan", "None", "[[7]] or [[8]]", "7 and 3",
     "<think>7", "not 7",
@@ -100,7 +100,7 @@ def test_a_scale_below_zero_reads_the_sign():
     ("A", "A"), (" B.", "B"), ("**B**", "B"), ("[[A]]", "A"), ("Response B", "B"), ("A is better", "A"), ("A\nIt is", "A"),
     ("A, because B is wrong", "A"), ("A. B is wrong", "A"), ("tie", "tie"), ("Tie.", "tie"),
     ("a", None), ("A good answer is B", None), ("A is worse", None), ("A or B", None), ("A/B", None), ("A, B", None),
-    ("A > B", None), ("[[A>B]]", None), ("AB", None), ("both", None), ("neither", None), ("A's", None),
+    ("A > B", "A"), ("[[A>B]]", "A"), ("A<<B", "B"), ("A = B", "tie"), ("A >= B", None), ("AB", None), ("both", None), ("neither", None), ("A's", None),
 ])  # fmt: skip
 def test_a_pairwise_verdict_is_one_letter_or_the_tie(text, label):
     assert TIED.parse(text) == (None if label is None else TIED.labels.index(label))
@@ -255,7 +255,7 @@ def test_a_think_block_that_the_template_opened_is_not_read():
     assert opened.parse("Perhaps Verdict: A", reasoning=True) is None
     assert opened.parse("Perhaps Verdict: A</think>Verdict: B", reasoning=True) == 1
     assert opened.parse("A") == 0
-    assert task().parse("Perhaps Verdict: A", reasoning=True) == 0
+    assert task().parse("Perhaps.\nVerdict: A", reasoning=True) == 0
 
 
 def test_a_turn_that_a_base_model_invents_is_not_read():
