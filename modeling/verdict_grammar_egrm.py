@@ -37,14 +37,8 @@ class VerdictGrammar:
         last = without_end_marks(own) if complete else ""
         line = last.rfind("\n") + 1
         stated = self._stated(text, own, complete)
-        if stated is None or stated[1] < line:
-            # Double brackets are a form of their own: after the cue, they are its writer's last word.
-            for bracket in _DOUBLE_BRACKETS.finditer(last, line):
-                found = self._whole(bracket[1])
-                if found is not None and not last[bracket.end() :].strip(_CLOSING):
-                    return found
-        elif (bracket := _LAST_BRACKETS.search(last, stated[1])) and (found := self._whole(bracket[1])) is not None:
-            return found
+        # Double brackets are a form of their own: after the cue, they are its writer's last word.
+        stated = self._last_brackets(last, max(line, stated[1] if stated else 0)) or stated
         if stated is not None:
             return stated[0]
         return self._loose(text, last, line) if complete else None
@@ -71,6 +65,8 @@ class VerdictGrammar:
         if not cues:
             return None
         start = cues[-1].end()
+        if _OR.search(own[max(0, cues[-1].start() - 40) : cues[-1].start()]):
+            return None, start
         verdict = self._statement(text, own, start, complete)
         if len(cues) > 1 and verdict is not None and (before := self._read(text, cues[-2].end())) is not None:
             # Two verdicts with nothing between them are a list of the possible ones.
@@ -96,6 +92,13 @@ class VerdictGrammar:
         return scaled or any(other != label and other.startswith(label) for other in self.labels)
 
     # What the last line of a complete text states
+
+    def _last_brackets(self, last: str, start: int) -> tuple[int | None, int] | None:
+        """What double brackets at the end state, and where they begin."""
+        bracket = _LAST_BRACKETS.search(last, start)
+        if bracket is None or (found := self._whole(bracket[1])) is None:
+            return None
+        return (None if _OR.search(last[max(start, bracket.start() - 20) : bracket.start()]) else found), bracket.start()
 
     def _loose(self, text: str, last: str, line: int) -> int | None:
         stripped = _CLOSING_FENCE.sub("", last)
@@ -240,7 +243,7 @@ _LEAD = (
     r"(?:(?:final|overall|total|own|ultimate)[ \t]+){0,3}"
 )
 # A cue opens a line or a sentence; markdown, a list's number or a sign may precede it, a quotation mark may not.
-_MARKS = f"[^\\w\\n\"'\u201c\u201d\u2018\u2019\u00ab\u00bb{MASK}]"
+_MARKS = f"(?:[^\\w\\n\"'\u201c\u201d\u2018\u2019\u00ab\u00bb{MASK}]|_)"
 _OPENS = (
     rf"(?:^{_MARKS}{{0,12}}(?:[0-9]{{1,2}}[.)][ \t]+{_MARKS}{{0,6}})?"
     rf"|(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)[*_)\]{MASK}]{{0,4}}[ \t]+[*_]{{0,3}})"
@@ -250,19 +253,18 @@ _FOR = r"(?:[ \t]+(?:for|on)[ \t]+(?:the|this)(?:[ \t]+(?:last|assistant's))?[ \
 _SAYS = r"[^\w\n]{0,4}(?:\bis\b[ \t]*:?|[:=])"
 _SHORT_CUE = re.compile(rf"{_LEAD}verdict\b{_SAYS}", re.IGNORECASE)
 _VERDICT_CUE = re.compile(
-    rf"{_OPENS}(?:{_LEAD}\bverdict\b{_RANGE}{_FOR}{_SAYS}|<verdict>)"
-    rf"|^[^\w\n\"'{MASK}]{{0,12}}{_LEAD}\bverdict\b(?P<heading>[^\w\n]{{0,12}}\n)",
+    rf"{_OPENS}(?:{_LEAD}(?<![^\W_])verdict\b{_RANGE}{_FOR}{_SAYS}|<verdict>)"
+    rf"|^[^\w\n\"'{MASK}]{{0,12}}{_LEAD}(?<![^\W_])verdict\b(?P<heading>[^\w\n]{{0,12}}\n)",
     re.MULTILINE | re.IGNORECASE,
 )
-_LINE_CUE = re.compile(rf"^{_MARKS}{{0,12}}{_LEAD}\b(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE)
+_LINE_CUE = re.compile(rf"^{_MARKS}{{0,12}}{_LEAD}(?<![^\W_])(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE)
 _LOOSE_CUE = re.compile(
-    rf"{_OPENS}{_LEAD}\b(?:score|rating|grade|reward|judge?ment|decision|choice|winner|preference|result"
+    rf"{_OPENS}{_LEAD}\b(?:score|rating|grade|reward|judge?ment|decision|choice|winner|preference|result(?=[^\w\n]{{0,4}}[:=])"
     rf"|(?:better|best) (?:response|answer|one))\b{_RANGE}{_FOR}{_SAYS}"
     r"|\[(?:(?:FINAL[ _])?(?:RESULT|SCORE|RATING|VERDICT))\][ \t]*:?"
     r"|<(?:answer|score|rating|result|choice|decision)>",
     re.MULTILINE | re.IGNORECASE,
 )
-_DOUBLE_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\]")
 _LAST_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\][\s*_.,;!]*\Z")
 _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
 _NOT_BARE = re.compile(r"[ \t]*[=+<:]")
@@ -286,14 +288,15 @@ _INTRODUCES = re.compile(
     re.IGNORECASE,
 )
 _OWN_WORDS = re.compile(r"\b(?:I|my|final|conclude|therefore|thus)\b", re.IGNORECASE)
-_OR = re.compile(r"\bor[,:]?\s*\Z", re.IGNORECASE)
+# What makes a label one of several that are possible.
+_OR = re.compile(r"(?:\b(?:or|vs\.?|versus)[,:]?|/)[\s*_]*\Z", re.IGNORECASE)
 
 
 def _quoted_before(text: str, start: int) -> bool:
-    """Whether the words before a cue make it an example, an alternative or another's."""
+    """Whether the words before a cue make it an example or somebody else's."""
     before = text[max(0, start - 160) : start].rstrip()
     line = before[before.rfind("\n") + 1 :]
-    return bool(_OR.search(line) or (_INTRODUCES.search(line) and not _OWN_WORDS.search(line)))
+    return _INTRODUCES.search(line) is not None and _OWN_WORDS.search(line) is None
 
 
 def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:

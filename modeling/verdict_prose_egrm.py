@@ -76,7 +76,7 @@ _DENIED = re.compile(
     r"[\s*_).,;\u2014-]*(?:(?:is|was|would be|seems|looks)\s+(?:not|never|wrong|worse|incorrect|too|inferior|bad|false|the\s+"
     r"(?:worse|worst|loser)|what|only|just)\b|isn['\u2019]t|wasn['\u2019]t|loses|fails|lacks|cannot|does\s+not|doesn['\u2019]t"
     r"|has\s+(?:no|errors?|mistakes?)\b|is\s+an?\b"
-    r"|(?:says|said|claims|claimed|writes|wrote|states|according\s+to|as)\s+(?:the|a|response|it|its|they|claimed|stated|written)\b)",
+    r"|(?:says|said|claims|claimed|writes|wrote|states|according\s+to)\s+(?:the|a|response|it|its|they)\b|as\s+(?:claimed|stated|written|quoted)\b)",
     re.IGNORECASE,
 )
 _CALLED_WRONG = re.compile(
