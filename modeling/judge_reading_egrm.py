@@ -155,12 +155,9 @@ def verdict_of(task: JudgeTask, text: str, reasoning: bool, complete: bool) -> i
         task: An enumerable verdict space and how its prompts are set.
         text: What the generator wrote.
         reasoning: Whether it is a chain of thought, else a short verdict.
-        complete: Whether it ended by itself. A number that the token budget may have cut short is not read.
+        complete: Whether it ended by itself, see `VerdictSpace.parse`.
     """
-    verdict = task.parse(text, reasoning)
-    if verdict is None or complete or not text.endswith(label := task.space.labels[verdict]):
-        return verdict
-    return None if any(other != label and other.startswith(label) for other in task.space.labels) else verdict
+    return task.parse(text, reasoning, complete)
 
 
 def answer_of(task: JudgeTask, text: str, reasoning: bool, complete: bool) -> str | None:
@@ -172,9 +169,7 @@ def answer_of(task: JudgeTask, text: str, reasoning: bool, complete: bool) -> st
         reasoning: Whether it is a chain of thought, else a short answer.
         complete: Whether it ended by itself.
     """
-    answer = task.parse_free(text, reasoning)
-    # An answer that one more letter would change was still being written.
-    return answer if complete or answer == task.parse_free(f"{text}x", reasoning) else None
+    return task.parse_free(text, reasoning, complete)
 
 
 def reward_of(task: JudgeTask, verdict: int, answers: dict[str, int], reference: str | None) -> float:

@@ -31,6 +31,7 @@ from .prompt_templates_egrm import (
     reference_block,
     verdict_word,
 )
+from .prompt_thoughts_egrm import thought_marks
 from .prompt_truncation_egrm import (
     MIN_KEPT_TOKENS,
     count_tokens,
@@ -217,8 +218,8 @@ class EGRMProcessor(ProcessorMixin):
 
     def _neutralise(self, record: JudgeRecord, space: VerdictSpace) -> JudgeRecord:
         embedded = layout(space) == "embedded"
-        shown = record.with_texts([self._guard.neutralise(text, embedded) for text in record.texts])
-        reference = record.reference and self._guard.neutralise(record.reference, True)
+        shown = record.with_texts([self._guard.neutralise(text, embedded, space) for text in record.texts])
+        reference = record.reference and self._guard.neutralise(record.reference, True, space)
         return replace(shown, reference=reference)
 
     def _prompts(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[tuple[int, ...], ...]:
@@ -287,6 +288,7 @@ class EGRMProcessor(ProcessorMixin):
             probe_stop_ids=tuple(sorted({*ends, *self._line_break_ids})),
             chain_stop_ids=tuple(sorted(ends)),
             thinking_opened=frame.thinking_opened,
+            thought_marks=thought_marks(self._render, str(self.chat_template), self._added_tokens),
             turn_marker=None if self._turn_end_ids() else frame.turn_start.rstrip() or None,
         )
 
@@ -294,6 +296,10 @@ class EGRMProcessor(ProcessorMixin):
         """The control token that ends an assistant's turn, if the template writes one."""
         after = self._guard.encode(self._frame.end_of_turn)
         return [index for index in after if index in self._guard.control_ids][:1]
+
+    @property
+    def _added_tokens(self) -> list[str]:
+        return [token.content for token in self.tokenizer.added_tokens_decoder.values()]
 
     def _end_ids(self) -> set[int]:
         eos = self.tokenizer.eos_token_id

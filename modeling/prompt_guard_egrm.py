@@ -1,8 +1,9 @@
 """The injection guard: judged text stays text, whatever it says.
 
 Three things could act. Control tokens: their strings are tokenised in pieces, so that the text is unchanged and no
-control token appears. Our own words, verdict lines and delimiters, and the turn marks of templates that have no control
-tokens for them: they are altered as little as possible, visibly. Text without any of these is left exactly as it is.
+control token appears. Our own words, lines that open with `Verdict:` and a label, and delimiters, and the turn marks of
+templates that have no control tokens for them: they are altered as little as possible, visibly. Text without any of
+these is left exactly as it is.
 """
 
 import re
@@ -11,21 +12,14 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
+from .verdict_space_egrm import VerdictSpace
+
 
 # Two characters that Unicode reserves as "not a character" carry the number of a hidden string through the template.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _HIDDEN = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _THINKING_TAGS = ("<think>", "</think>", "[THINK]", "[/THINK]")
 _OWN_THOUGHT = re.compile(r"\s*(<think>|\[THINK\])(?:(?!</?think>|\[/?THINK\]).)*(</think>|\[/THINK\])", re.DOTALL)
-_VALUE = r"(?:-?[0-9]|[AB]\b|(?i:tie|correct|incorrect)\b)"
-_STATED = rf"(?=[^\w\n]{{0,4}}(?:\b(?i:is)\b|[:=])[^\w\n]{{0,8}}{_VALUE})"
-_VERDICT_LIKE = re.compile(
-    rf"\b(?i:verdict)\b(?:{_STATED}|(?=[^\w\n]{{0,4}}[:=]\W*\Z)|(?=[^\w\n]*\n\W*{_VALUE}))"
-    r"|^[^\w\n]*(?i:the |my )?(?i:final |overall |total )*"
-    rf"(?i:score|rating|grade|reward|judge?ment|decision|choice|winner|result)\b{_STATED}",
-    re.MULTILINE,
-)
-_BRACKETED_VERDICT = re.compile(r"(?<!\[)\[{2,}\s*([0-9]{1,4}|[A-Z]|(?i:tie|correct|incorrect))\s*\]{2,}")
 _DELIMITER = re.compile(r"<(?=/?(?:question|message|system|reference|response(?:_\w{1,8})?)\b)", re.IGNORECASE)
 
 
@@ -91,16 +85,19 @@ class TextGuard:
 
         return marks(inline), marks(at_line_start)
 
-    def neutralise(self, text: str, delimited: bool) -> str:
-        """Text in which nothing looks like a verdict, a turn of its own or a delimiter of ours.
+    def neutralise(self, text: str, delimited: bool, space: VerdictSpace) -> str:
+        """Text in which no line opens with the cue and a label, and nothing is a turn of its own or a delimiter of ours.
+
+        What a judge reads is never parsed, so no judged text can state a verdict. The mark only keeps a generator from
+        taking a judged line for its own turn's. Boxes, brackets and other people's forms are left as they are.
 
         Args:
             text: Judged text.
             delimited: Whether it is shown between our own tags.
+            space: Whose labels a verdict may have.
         """
         text = text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd")
-        text = _VERDICT_LIKE.sub(lambda match: f"{match[0]} (quoted)", text)
-        text = _BRACKETED_VERDICT.sub(r"[\1]", text)
+        text = space.quote(text)
         text = self._turn_marks.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
         return _DELIMITER.sub("< ", text) if delimited else text
 

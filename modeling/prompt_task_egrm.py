@@ -33,6 +33,8 @@ class JudgeTask:
     """Tokens that end a chain: end of text or turn."""
     thinking_opened: bool = False
     """Whether the long suffix ends inside a `<think>` block that the template opened."""
+    thought_marks: tuple[tuple[str, str], ...] = ()
+    """What opens and what closes a thought in the template, where `strip_thinking` does not know it by its words."""
     turn_marker: str | None = None
     """Text that starts another turn where turns have no end token (plain template); a chain is read up to it."""
 
@@ -46,24 +48,28 @@ class JudgeTask:
                 "Build tasks with `EGRMProcessor.task`.",
             )
 
-    def parse(self, text: str, reasoning: bool = False) -> int | None:
+    def parse(self, text: str, reasoning: bool = False, complete: bool = True) -> int | None:
         """`VerdictSpace.parse` of what the generator wrote after this task's short or long suffix."""
-        return self.space.parse(self._own_turn(text, reasoning), reasoning)
+        return self.space.parse(*self._own_turn(text, reasoning, complete))
 
-    def parse_free(self, text: str, reasoning: bool = False) -> str | None:
+    def parse_free(self, text: str, reasoning: bool = False, complete: bool = True) -> str | None:
         """`VerdictSpace.parse_free` of what the generator wrote after this task's short or long suffix."""
-        return self.space.parse_free(self._own_turn(text, reasoning), reasoning)
+        return self.space.parse_free(*self._own_turn(text, reasoning, complete))
 
-    def _own_turn(self, text: str, reasoning: bool) -> str:
+    def _own_turn(self, text: str, reasoning: bool, complete: bool) -> tuple[str, bool, bool]:
         if self.turn_marker is not None:
-            text = text.partition(self.turn_marker)[0]
-        return f"<think>{text}" if reasoning and self.thinking_opened else text
+            text, marker, _ = text.partition(self.turn_marker)
+            complete = complete or bool(marker)  # what another turn follows has ended
+        for opening, closing in self.thought_marks:
+            text = text.replace(opening, "<think>").replace(closing, "</think>")
+        return f"<think>{text}" if reasoning and self.thinking_opened else text, reasoning, complete
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["space"] = self.space.to_dict()
-        values["verdict_token_ids"] = [list(ids) for ids in self.verdict_token_ids]
+        for name in ("verdict_token_ids", "thought_marks"):
+            values[name] = [list(item) for item in values[name]]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -74,7 +80,7 @@ class JudgeTask:
             ConfigError: A key is missing or unknown, or a value out of range.
         """
         names = {field.name for field in fields(cls)}
-        missing = sorted(names - set(values) - {"thinking_opened", "turn_marker"})
+        missing = sorted(names - set(values) - {"thinking_opened", "thought_marks", "turn_marker"})
         unknown = sorted(set(values) - names)
         if missing or unknown:
             raise ConfigError(
@@ -93,6 +99,9 @@ class JudgeTask:
         need_flag("thinking_opened", plain.get("thinking_opened", False))
         marker = plain.get("turn_marker")
         need(marker is None or isinstance(marker, str), "turn_marker", marker, "text, or None")
+        marks = plain.get("thought_marks", ())
+        need(isinstance(marks, list | tuple), "thought_marks", marks, "pairs of texts")
+        plain["thought_marks"] = tuple(tuple(mark) for mark in marks)
         return cls(**plain)
 
     def check_ids(self, vocab_size: float) -> None:
@@ -122,7 +131,8 @@ class JudgeTask:
         """
         names = (field.name for field in fields(self))
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        # Version 0.1 stored no marks of thoughts: then the processor's count.
+        return {n: pair for n, pair in pairs.items() if pair[0] != pair[1] and (n != "thought_marks" or all(pair))}
 
 
 _ID_FIELDS = ("judge_turn_ids", "short_suffix_ids", "long_suffix_ids", "probe_stop_ids", "chain_stop_ids")

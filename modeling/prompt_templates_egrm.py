@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from .errors_egrm import ConfigError
 from .prompt_records_egrm import JudgeRecord
-from .verdict_space_egrm import VerdictSpace
+from .verdict_masks_egrm import closing_of, open_thought
+from .verdict_space_egrm import NUMBERS, VerdictSpace
 
 
 RUBRICS = {
@@ -33,18 +34,9 @@ RUBRICS = {
     ),
     "free": "Answer the question above. If a response to it is shown, it may be wrong.",
 }
-FORMATS = {
-    "pointwise": 'The verdict is a whole number from {low} to {high}, written as "Verdict: <number>".',
-    "binary": 'The verdict is correct or incorrect, written as "Verdict: correct" or "Verdict: incorrect".',
-    "pairwise": 'The verdict is the better response, written as "Verdict: A" or "Verdict: B".',
-    "tie": 'The verdict is the better response or a tie, written as "Verdict: A", "Verdict: B" or "Verdict: tie".',
-    "listwise": 'The verdict is the best response\'s number, from 1 to {num_candidates}, written as "Verdict: <number>".',
-    "free": 'The final answer is written as "Answer: <answer>".',
-}
 SHORT_MODE = "Reply with that line only."
 LONG_MODE = "Think step by step first, then end with that line."
 MATERIALS = ("question", "response", "response_a", "response_b", "responses", "reference")
-NUMBERS = ("low", "high", "num_candidates")
 _PLACEHOLDER = re.compile(r"\{(" + "|".join((*MATERIALS, *NUMBERS)) + r")\}")
 
 # A conversation for tokenizers without a chat template, as base models know it from transcripts.
@@ -69,7 +61,7 @@ def verdict_word(space: VerdictSpace) -> str:
 
 def format_line(space: VerdictSpace) -> str:
     """How a verdict is written; the last sentence before the mode."""
-    return _fill(FORMATS["tie" if space.allow_tie and space.kind == "pairwise" else space.kind], _numbers(space))
+    return space.format_line
 
 
 def layout(space: VerdictSpace) -> str:
@@ -191,7 +183,6 @@ class ChatFrame:
 
 _USER, _ASSISTANT, _JUDGE = "EgrmUserText", "EgrmAssistantText", "EgrmJudgeText"
 _THINKING_SWITCH = re.compile(r"\b(enable_thinking|thinking)\b")
-_OPEN_THOUGHT = re.compile(r"(<think>|\[THINK\])\s*\Z")
 
 
 def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], template: str) -> ChatFrame:
@@ -227,9 +218,9 @@ def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], te
     turn_start = _rest(split(turn), split(end_of_turn))
     # What the template writes before an answer without a thought also starts ours.
     short_end += header[len(short_end) :] if header.startswith(short_end) else ""
-    if thought := _OPEN_THOUGHT.search(short_end):
+    if thought := open_thought(short_end):
         gap = "" if short_end.endswith("\n") else "\n"
-        short_end += f"{gap}\n{thought[1].replace('<', '</').replace('[', '[/')}\n\n"
+        short_end += f"{gap}\n{closing_of(thought)}\n\n"
     around_system = _around_system(render)
     return ChatFrame(
         example=example,
@@ -238,7 +229,7 @@ def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], te
         short_end=short_end,
         long_end=long_end,
         end_of_turn=end_of_turn,
-        thinking_opened=_OPEN_THOUGHT.search(long_end) is not None,
+        thinking_opened=open_thought(long_end) is not None,
         has_system=bool(around_system),
         between=(header, turn, short_end),
         around_system=tuple(piece for piece in around_system if len(piece) <= 40),

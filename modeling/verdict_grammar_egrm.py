@@ -4,10 +4,14 @@ Reading is strict on purpose: a text that does not clearly state one verdict of 
 reads the judged text, only what the generator wrote after it.
 """
 
+import json
 import re
-import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
+
+from .verdict_answers_egrm import closing_brace, without_end_marks
+from .verdict_masks_egrm import MASK, mask_quotations, narrow, strip_thinking
+from .verdict_prose_egrm import VerdictProse
 
 
 @dataclass(frozen=True)
@@ -20,37 +24,132 @@ class VerdictGrammar:
     """Text of each verdict, in the order of the ids."""
     high: int
     """Pointwise: the highest score."""
+    format_line: str = ""
+    """How the prompt asks for a verdict: what repeats it states none."""
 
-    def parse(self, text: str, reasoning: bool = False) -> int | None:
+    def parse(self, text: str, reasoning: bool = False, complete: bool = True) -> int | None:
         """See `VerdictSpace.parse`."""
-        text = strip_thinking(text)
+        text = strip_thinking(narrow(text))
+        own = mask_quotations(text, self._echoes if reasoning else ())
         if not reasoning:
-            cue = _VERDICT_CUE.match(text, len(text) - len(text.lstrip(_OPENING)))
-            found = self._read(text, cue.end() if cue else 0)
-            return found[0] if found else None
-        return self._parse_chain(text)
+            cue = _SHORT_CUE.match(text, len(text) - len(text.lstrip(_OPENING)))
+            return self._statement(text, own, cue.end() if cue else 0, complete)
+        last = without_end_marks(own) if complete else ""
+        line = last.rfind("\n") + 1
+        stated = self._stated(text, own, complete)
+        # Double brackets are a form of their own: after the cue, they are its writer's last word.
+        stated = self._last_brackets(last, max(line, stated[1] if stated else 0)) or stated
+        if stated is not None:
+            return stated[0]
+        return self._loose(text, last, line) if complete else None
 
-    def _parse_chain(self, text: str) -> int | None:
-        stated = [(match.end(), self._read(text, match.end())) for match in _VERDICT_CUE.finditer(text)]
-        stated += [
-            (match.end(), found)
-            for match in _DOUBLE_BRACKETS.finditer(text)
-            if (found := self._read(match[1], 0)) and not match[1][found[1] :].strip(_CLOSING)
-        ]
-        if stated:
-            found = max(stated, key=lambda pair: pair[0])[1]
-            return found[0] if found else None
-        scored = [self._read(text, match.end()) for match in _SCORE_CUE.finditer(text)]
-        if scored:
-            return scored[-1][0] if scored[-1] else None
-        box = text.rfind("\\boxed{")
+    def quote(self, text: str) -> str:
+        """Text whose lines that open with `Verdict:` and a label of the space say that they are quoted.
+
+        Args:
+            text: Judged text.
+        """
+        plain = narrow(text)
+        found = [cue.end(1) for cue in _LINE_CUE.finditer(plain) if self._read(plain, cue.end()) is not None]
+        pieces = [text[start:end] for start, end in zip([0, *found], [*found, len(text)], strict=True)]
+        return " (quoted)".join(pieces)
+
+    # What a cue states
+
+    def _stated(self, text: str, own: str, complete: bool) -> tuple[int | None, int] | None:
+        """What the last verdict cue states, None where that is unclear, and where its cue ends; None without a cue."""
+        cues = [cue for cue in _VERDICT_CUE.finditer(own) if not _quoted_before(own, cue.start())]
+        # A heading over prose states nothing.
+        while cues and cues[-1]["heading"] and self._read(text, cues[-1].end()) is None:
+            cues.pop()
+        if not cues:
+            return None
+        start = cues[-1].end()
+        if _OR.search(own[max(0, cues[-1].start() - 40) : cues[-1].start()]):
+            return None, start
+        verdict = self._statement(text, own, start, complete)
+        if len(cues) > 1 and verdict is not None and (before := self._read(text, cues[-2].end())) is not None:
+            # Two verdicts with nothing between them are a list of the possible ones.
+            between = own[before[1] : cues[-1].start()]
+            verdict = None if before[0] != verdict and _NOTHING.fullmatch(between) else verdict
+        return verdict, start
+
+    def _statement(self, text: str, own: str, start: int, complete: bool) -> int | None:
+        """The verdict that follows a cue, unless what comes after it says otherwise."""
+        found = self._read(text, start)
+        if found is None:
+            return None
+        verdict, end = found
+        label, rest = self.labels[verdict], own[end:].replace(MASK, " ")
+        if not complete and self._may_go_on(label, text[end:], "/" in text[start:end]):
+            return None
+        return verdict if self._prose.lets_stand(label, rest) else None
+
+    def _may_go_on(self, label: str, rest: str, scaled: bool) -> bool:
+        """Whether a text that the token budget cut may have been about to say another verdict."""
+        if rest:
+            return _DANGLING.fullmatch(rest) is not None and not (rest.strip() == "." and label.isalpha())
+        return scaled or any(other != label and other.startswith(label) for other in self.labels)
+
+    # What the last line of a complete text states
+
+    def _last_brackets(self, last: str, start: int) -> tuple[int | None, int] | None:
+        """What double brackets at the end state, and where they begin."""
+        bracket = _LAST_BRACKETS.search(last, start)
+        if bracket is None or (found := self._whole(bracket[1])) is None:
+            return None
+        return (
+            None if _OR.search(last[max(start, bracket.start() - 20) : bracket.start()]) else found
+        ), bracket.start()
+
+    def _loose(self, text: str, last: str, line: int) -> int | None:
+        stripped = _CLOSING_FENCE.sub("", last)
+        if stripped != last:
+            last, line = stripped, stripped.rfind("\n") + 1
+        if (found := self._json(text)) is not None:
+            return found
+        cues = [cue for cue in _LOOSE_CUE.finditer(last, line) if not _quoted_before(last, cue.start())]
+        if cues:
+            return self._at_end(text, last, cues[-1].end())
+        box = last.rfind("\\boxed{", line)
         if box >= 0:
-            found = self._read(text[box : _closing_brace(text, box + len("\\boxed")) + 1], 0)
-            return found[0] if found else None
-        line = _without_end_marks(text).rpartition("\n")[2]
-        # "3." is where a numbered list was cut off.
-        found = None if _LIST_NUMBER.fullmatch(line) else self._read(line, 0)
-        return found[0] if found and not line[found[1] :].strip(_CLOSING) else None
+            if self._speaks_of_an_answer(last[line:box]):
+                return None
+            end = closing_brace(last, box + len("\\boxed")) + 1
+            return None if last[end:].strip(_CLOSING) else self._whole(text[box:end])
+        if _LIST_NUMBER.fullmatch(last, line) or _NOT_BARE.match(last, line):
+            return None
+        return self._at_end(text, last, line)
+
+    def _at_end(self, text: str, last: str, start: int) -> int | None:
+        found = self._read(text[: len(last)], start)
+        return found[0] if found and not last[found[1] :].replace(MASK, "").strip(_CLOSING) else None
+
+    def _whole(self, text: str) -> int | None:
+        found = self._read(text, 0)
+        return found[0] if found and not text[found[1] :].strip(_CLOSING) else None
+
+    def _speaks_of_an_answer(self, words: str) -> bool:
+        known = _ANSWER_WORDS if self.kind in ("pairwise", "listwise") else _RESPONSE_WORDS
+        return known.search(words) is not None and _JUDGING_WORDS.search(words) is None
+
+    def _json(self, text: str) -> int | None:
+        """The verdict of an object that ends the text, under the best of its keys."""
+        text = _CLOSING_FENCE.sub("", without_end_marks(text)[-_LONGEST_OBJECT:]).rstrip()
+        if not text.endswith("}"):
+            return None
+        for opening in reversed(list(_OBJECT.finditer(text))[-8:]):
+            try:
+                values = json.loads(text[opening.end() - 1 :])
+            except (ValueError, RecursionError):
+                continue
+            key = next((key for key in _KEYS for name in values if name.strip().lower() == key), None)
+            value = next((values[name] for name in values if name.strip().lower() == key), None)
+            known = isinstance(value, str | int | float) and not isinstance(value, bool)
+            return self._whole(str(value)) if known else None
+        return None
+
+    # Labels
 
     @cached_property
     def _label_pattern(self) -> re.Pattern[str]:
@@ -60,14 +159,25 @@ class VerdictGrammar:
         words = [label if len(label) == 1 else f"(?i:{label})" for label in self.labels]
         return re.compile(rf"(?:{'|'.join(words)})(?!\w)")
 
+    @cached_property
+    def _prose(self) -> VerdictProse:
+        return VerdictProse(self.kind, self.labels)
+
+    @cached_property
+    def _echoes(self) -> tuple[re.Pattern[str], ...]:
+        words = re.findall(r"\w+", self.format_line)
+        return (re.compile(r"\W{1,6}".join(map(re.escape, words)) + r"[^\w\n]{0,3}", re.I),) if words else ()
+
     def _read(self, text: str, start: int) -> tuple[int, int] | None:
-        """The verdict at `start`, behind decoration only, and where its label ends."""
+        """The verdict at `start`, after decoration only, and where its label ends."""
         start = _skip(_DECORATION, text, start)
         if self.kind in ("pairwise", "listwise"):
             start = _skip(_CANDIDATE_NOUN, text, start)
         label = self._label_pattern.match(text, start)
         if label is None:
             return None
+        if self.kind in ("pairwise", "listwise") and _RELATION.match(text, label.end()):
+            return self._read_relation(text, label)
         end = label.end()
         if self.kind == "pointwise" and (scale := _SCALE.match(text, end)):
             if int(scale[1]) != self.high:
@@ -78,26 +188,29 @@ class VerdictGrammar:
         verdict = self._verdict_id(label[0])
         return None if verdict is None else (verdict, end)
 
+    def _read_relation(self, text: str, label: re.Match[str]) -> tuple[int, int] | None:
+        """What `A>B`, `B << A`, `A==B` or `3 > 1 > 2` prefers."""
+        found, signs, end = [self._verdict_id(label[0])], "", label.end()
+        while len(found) <= len(self.labels) and (relation := _RELATION.match(text, end)):
+            start = _skip(_CANDIDATE_NOUN, text, relation.end())
+            other = self._label_pattern.match(text, start)
+            if other is None:
+                return None
+            found.append(self._verdict_id(other[0]))
+            signs, end = signs + _SIGNS.get(relation[1][0], "?"), other.end()
+        if None in found or len(set(found)) < len(found) or _UNFINISHED.match(text, end) or len(set(signs)) != 1:
+            return None
+        if signs == "=":
+            return (self.labels.index("tie"), end) if "tie" in self.labels else None
+        chosen = {">": found[0], "<": found[-1]}.get(signs[0])
+        return None if chosen is None else (chosen, end)
+
     def _verdict_id(self, label: str) -> int | None:
         if self.kind in ("pointwise", "listwise"):
             label = label.partition(".")[0].replace("\u2212", "-").replace("\u2013", "-")
         elif len(label) > 1:
             label = label.lower()
         return self.labels.index(label) if label in self.labels else None
-
-
-def parse_free(text: str, reasoning: bool = False) -> str | None:
-    """See `VerdictSpace.parse_free`."""
-    text = strip_thinking(text)
-    if not reasoning:
-        answer = _without_end_marks(text.strip().partition("\n")[0])
-        cue = _FREE_CUE.match(answer)
-        return normalise_answer(answer[cue.end() :] if cue else answer)
-    cues = [match.end() for match in _FREE_CUE.finditer(text)]
-    box = text.rfind("\\boxed{")
-    if box >= 0 and box >= max(cues, default=0):
-        return normalise_answer(text[box : _closing_brace(text, box + len("\\boxed")) + 1])
-    return normalise_answer(_without_end_marks(text[cues[-1] :].lstrip().partition("\n")[0])) if cues else None
 
 
 # Typographic quotes and dashes, as generators like to write them.
@@ -107,75 +220,104 @@ _OPENING = f" \t\n\r*_([{{$#>{_QUOTES}"
 _CLOSING = f" \t\n\r*_)]}}$.,;!{_QUOTES}"
 _DECORATION = re.compile(rf"(?:[\s*_(\[{{$#>:={_QUOTES}]|\\(?:boxed|text|textbf|mathbf|mathrm)\{{)*")
 _CANDIDATE_NOUN = re.compile(r"(?:(?i:response|answer|option|candidate|assistant|number)\s+#?)?")
-_CONNECTED = rf"(?:[{_DASHES}~/&+*\u00d7=^<>|,]|\b(?:or|to|and|vs\.?)\b)"
+_RELATION = re.compile(
+    r"[*_\s]*(>{1,3}(?!=)|<{1,3}(?![=/|])|={1,3}(?![<>])|[\u226b\u226a\u227b\u227a\u2248\u2261])[*_\s]*"
+)
+_SIGNS = {
+    ">": ">", "\u226b": ">", "\u227b": ">", "<": "<", "\u226a": "<", "\u227a": "<", "=": "=", "\u2248": "=", "\u2261": "=",
+}  # fmt: skip
+_CONNECTED = rf"(?:[{_DASHES}~/&+*\u00d7=^<>|,\u2192]|\b(?:or|to|and|vs\.?)\b)"
 _SCALE = re.compile(r"[*_]*\s*(?:/|\bout of\b)\s*([0-9]{1,9})(?![0-9]|[.,][0-9])")
+_PROSE = (
+    r"points?|stars?|because|since|as|for|due|given|considering|overall|with|between|despite|though|although|but|while|where"
+    r"|wins|over|seems|feels|looks|is|gives|provides|explains|does|follows|answers|addresses|has"
+)
 # What may not follow a label: more of a number or word, a second verdict, or a noun that it only counts or describes.
 _UNFINISHED = re.compile(
     rf"[*_)\]}}${_QUOTES}]*(?:"
     rf"\w|[%+]|[.,:][0-9]|[{_DASHES}/]\w"
-    rf"|[ \t]*{_CONNECTED}[\s*_(\[{{$#{_QUOTES}]*(?:[-\u2212]?[0-9]|[A-Z]\b(?!['\u2019])|(?i:tie|correct|incorrect)\b)"
+    rf"|[ \t]*{_CONNECTED}{{1,3}}[\s*_(\[{{$#{_QUOTES}]*(?:[-\u2212]?[0-9]|[A-Z]\b(?!['\u2019])|(?i:tie|correct|incorrect)\b)"
     r"|[ \t]+[0-9]"
-    r"|[ \t]+(?!(?:points?|because|since|as|due|with|between|wins|is (?:the )?(?:better|best|winner|preferred))\b)[a-z]"
+    rf"|[ \t]+(?!(?:{_PROSE})\b)[a-z]"
     r")"
 )
+_LEAD = (
+    r"(?:(?:so|thus|therefore|hence|finally|overall|accordingly|in conclusion|to conclude|in summary|in short|conclusion"
+    r"|summary|final answer|answer|output)\b[,:]?[*_]{0,3}[ \t]+)?(?:(?:the|my|our)[ \t]+)?"
+    r"(?:(?:final|overall|total|own|ultimate)[ \t]+){0,3}"
+)
+# A cue opens a line or a sentence; markdown, a list's number or a sign may precede it, a quotation mark may not.
+_MARKS = f"(?:[^\\w\\n\"'\u201c\u201d\u2018\u2019\u00ab\u00bb{MASK}]|_)"
+_OPENS = (
+    rf"(?:^{_MARKS}{{0,12}}(?:[0-9]{{1,2}}[.)][ \t]+{_MARKS}{{0,6}})?"
+    rf"|(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)[*_)\]{MASK}]{{0,4}}[ \t]+[*_]{{0,3}})"
+)
+_RANGE = r"(?:[ \t]*[(\[][ \t]*(?:out of|from|on|scale|score|rating|/|[0-9])[^()\[\]\n]{0,30}[)\]])?"
+_FOR = (
+    r"(?:[ \t]+(?:for|on)[ \t]+(?:the|this)(?:[ \t]+(?:last|assistant's))?[ \t]+(?:response|answer|reply|solution))?"
+)
+_SAYS = r"[^\w\n]{0,4}(?:\bis\b[ \t]*:?|[:=])"
+_SHORT_CUE = re.compile(rf"{_LEAD}verdict\b{_SAYS}", re.IGNORECASE)
 _VERDICT_CUE = re.compile(
-    r"\bverdict\b[^\w\n]{0,4}(?:\bis\b\s*:?|[:=])|^[^\w\n]*(?:final |overall |my )*verdict\b[^\w\n]*\n",
+    rf"{_OPENS}(?:{_LEAD}(?<![^\W_])verdict\b{_RANGE}{_FOR}{_SAYS}|<verdict>)"
+    rf"|^[^\w\n\"'{MASK}]{{0,12}}{_LEAD}(?<![^\W_])verdict\b(?P<heading>[^\w\n]{{0,12}}\n)",
     re.MULTILINE | re.IGNORECASE,
 )
-_SCORE_CUE = re.compile(
-    r"^[^\w\n]*(?:the |my )?(?:final |overall |total )*"
-    r"(?:score|rating|grade|reward|judge?ment|decision|choice|winner|result)\b[^\w\n]{0,4}(?:\bis\b\s*:?|[:=])",
+_LINE_CUE = re.compile(
+    rf"^{_MARKS}{{0,12}}{_LEAD}(?<![^\W_])(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE
+)
+_LOOSE_CUE = re.compile(
+    rf"{_OPENS}{_LEAD}\b(?:score|rating|grade|reward|judge?ment|decision|choice|winner|preference|result(?=[^\w\n]{{0,4}}[:=])"
+    rf"|(?:better|best) (?:response|answer|one))\b{_RANGE}{_FOR}{_SAYS}"
+    r"|\[(?:(?:FINAL[ _])?(?:RESULT|SCORE|RATING|VERDICT))\][ \t]*:?"
+    r"|<(?:answer|score|rating|result|choice|decision)>",
     re.MULTILINE | re.IGNORECASE,
 )
-_DOUBLE_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\]")
-_FREE_CUE = re.compile(
-    r"^[^\w\n#]*(?:(?:(?:so|thus|therefore|hence),? )?(?:the |my )?(?:final )?(?:answer|verdict)\b"
-    r"[^\w\n]{0,4}(?:\bis\b\s*:?|[:=])|####)",
-    re.MULTILINE | re.IGNORECASE,
-)
+_LAST_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\][\s*_.,;!]*\Z")
 _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
+_NOT_BARE = re.compile(r"[ \t]*[=+<:]")
+_CLOSING_FENCE = re.compile(r"\s*(?:```|~~~)\s*\Z")
+_OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_KEYS = (
+    "verdict",
+    "final_verdict",
+    "score",
+    "overall_score",
+    "rating",
+    "grade",
+    "result",
+    "choice",
+    "decision",
+    "winner",
+)
+_LONGEST_OBJECT = 8192
+_ANSWER_WORDS = re.compile(
+    r"=|\\|\b(?:answer|solution|value|sum|total|ends?|equals?|result|get|gives)\b", re.IGNORECASE
+)
+_RESPONSE_WORDS = re.compile(rf"{_ANSWER_WORDS.pattern}|\bresponse\b", re.IGNORECASE)
+_JUDGING_WORDS = re.compile(
+    r"\b(?:score|rate|rating|grade|verdict|deserves?|award|assign|I (?:would |will )?give|points?)\b", re.IGNORECASE
+)
 _PERCENT = re.compile(r"%(?!\w)")
-_THINKING_TAG = re.compile(r"(?i:<(/?)(?:think|thinking|thought|reasoning)>)|\[(/?)THINK\]")
+_NOTHING = re.compile(rf"(?:[^\w?!]|\bor\b|{MASK})*", re.IGNORECASE)
+# After these at its end, a text that was cut may go on with another verdict.
+_DANGLING = re.compile(r"[*_\s]*(?:[.,;:/<>=~\-\u2013\u2014(]|(?:or|but|no|and|to)\b)\s*", re.IGNORECASE)
+# "… ends with:" before a line's end: what follows is somebody else's, or an example.
+_INTRODUCES = re.compile(
+    r"\b(?:says?|said|writes?|wrote|written|claims?|claimed|contains?|ends?|ended|ending|reads?|states?|stated|quotes?"
+    r"|format|example|instead of|such as|like|as|either|one of)\b[^.!?\n]{0,40}:[*_ \t]*\Z",
+    re.IGNORECASE,
+)
+_OWN_WORDS = re.compile(r"\b(?:I|my|final|conclude|therefore|thus)\b", re.IGNORECASE)
+# What makes a label one of several that are possible.
+_OR = re.compile(r"(?:\b(?:or|vs\.?|versus)[,:]?|/)[\s*_]*\Z", re.IGNORECASE)
 
 
-def strip_thinking(text: str) -> str:
-    """What follows the last thought, up to the next one that is opened and not closed."""
-    tags = list(_THINKING_TAG.finditer(text))
-    closing = [tag.end() for tag in tags if tag[1] or tag[2]]
-    start = closing[-1] if closing else 0
-    opening = [tag.start() for tag in tags if tag.start() >= start]
-    return text[start : opening[0] if opening else len(text)]
-
-
-def _without_end_marks(text: str) -> str:
-    """Text without end tokens such as `<|im_end|>` or `</s>` that were decoded with it."""
-    text = text.strip()
-    while (
-        text.endswith(">") and (start := text.rfind("<", max(0, len(text) - 32))) >= 0 and not text[start:].count(" ")
-    ):
-        text = text[:start].rstrip()
-    return text
-
-
-def normalise_answer(text: str) -> str | None:
-    """An open answer without what carries no meaning: case, spaces, `$`, thousands commas, trailing zeros and period.
-
-    Returns:
-        The normalised answer, or None where nothing is left.
-    """
-    # Word by word, and long ones in pieces: the time to order accents grows with the square of their number.
-    text = re.sub(r"\S{1,1024}", lambda match: unicodedata.normalize("NFC", match[0]), text).replace("\u2212", "-")
-    text = re.sub(r"\\(?:boxed|text|textbf|mathbf|mathrm)\{", "{", text)
-    text = re.sub(r"\\[()\[\],;!]|\\(?:left|right)\b|[$*_`]", "", text)
-    text = re.sub(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", text)
-    text = " ".join(text.split()).strip(f" {_QUOTES}").rstrip(" .;,:!").strip(f" {_QUOTES}").casefold()
-    text = _without_outer_braces(text)
-    number = re.fullmatch(r"([+-]?)([0-9]*)(?:\.([0-9]*))?", text)
-    if number and re.search("[0-9]", text):
-        fraction = (number[3] or "").rstrip("0")
-        digits = (number[2].lstrip("0") or "0") + (f".{fraction}" if fraction else "")
-        return digits if number[1] != "-" or digits == "0" else f"-{digits}"
-    return text or None
+def _quoted_before(text: str, start: int) -> bool:
+    """Whether the words before a cue make it an example or somebody else's."""
+    before = text[max(0, start - 160) : start].rstrip()
+    line = before[before.rfind("\n") + 1 :]
+    return _INTRODUCES.search(line) is not None and _OWN_WORDS.search(line) is None
 
 
 def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:
@@ -183,33 +325,4 @@ def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:
     return match.end() if match else start
 
 
-def _closing_brace(text: str, opening: int) -> int:
-    """Index of the brace that closes the one at `opening`; the text's last character where none does."""
-    depth = 0
-    for index in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[index], 0)
-        if depth == 0:
-            return index
-    return len(text) - 1
-
-
-def _without_outer_braces(text: str) -> str:
-    """Text without the pairs of braces around all of it; one that nothing closes ends with the text."""
-    closing: dict[int, int] = {}
-    opened: list[int] = []
-    for index, character in enumerate(text):
-        if character == "{":
-            opened.append(index)
-        elif character == "}" and opened:
-            closing[opened.pop()] = index
-    start, stop = 0, len(text)
-    while start < stop and text[start] == "{" and text[stop - 1] == "}" and closing.get(start, stop) >= stop - 1:
-        start, stop = start + 1, stop - 1
-        while start < stop and text[start] == " ":
-            start += 1
-        while start < stop and text[stop - 1] in " .":
-            stop -= 1
-    return text[start:stop]
-
-
-__all__ = ["VerdictGrammar", "normalise_answer", "parse_free", "strip_thinking"]
+__all__ = ["VerdictGrammar"]

@@ -6,11 +6,21 @@ from functools import cached_property
 from typing import Any
 
 from .errors_egrm import ConfigError
-from .verdict_grammar_egrm import VerdictGrammar, normalise_answer, parse_free
+from .verdict_answers_egrm import normalise_answer, parse_free
+from .verdict_grammar_egrm import VerdictGrammar
 
 
 KINDS = ("pointwise", "pairwise", "binary", "listwise", "free")
+NUMBERS = ("low", "high", "num_candidates")
 MAX_VERDICTS = 1001
+_FORMATS = {
+    "pointwise": 'The verdict is a whole number from {low} to {high}, written as "Verdict: <number>".',
+    "binary": 'The verdict is correct or incorrect, written as "Verdict: correct" or "Verdict: incorrect".',
+    "pairwise": 'The verdict is the better response, written as "Verdict: A" or "Verdict: B".',
+    "tie": 'The verdict is the better response or a tie, written as "Verdict: A", "Verdict: B" or "Verdict: tie".',
+    "listwise": 'The verdict is the best response\'s number, from 1 to {num_candidates}, written as "Verdict: <number>".',
+    "free": 'The final answer is written as "Answer: <answer>".',
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class VerdictSpace:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"A verdict space is one of {', '.join(KINDS)}, got {self.kind!r}.")
-        for name in ("low", "high", "num_candidates"):
+        for name in NUMBERS:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"`{name}` of a verdict space must be an integer, got {value!r}.")
@@ -111,6 +121,14 @@ class VerdictSpace:
             "free": lambda: (),
         }[self.kind]()
 
+    @cached_property
+    def format_line(self) -> str:
+        """How a prompt asks for a verdict."""
+        line = _FORMATS["tie" if self.allow_tie and self.kind == "pairwise" else self.kind]
+        for name in NUMBERS:
+            line = line.replace(f"{{{name}}}", str(getattr(self, name)))
+        return line
+
     @property
     def ordinal(self) -> bool:
         """Whether neighbouring verdicts are close in meaning."""
@@ -139,34 +157,47 @@ class VerdictSpace:
         """The verdict in the item's own order when the prompt showed its candidates reversed."""
         return self.swap_ids[verdict_id]
 
-    def parse(self, text: str, reasoning: bool = False) -> int | None:
+    def parse(self, text: str, reasoning: bool = False, complete: bool = True) -> int | None:
         """The verdict that a generated text states.
 
-        A `<think>` block is never read, closed or not, nor is anything before a closing tag whose opening tag stood in
-        the prompt. Numbers must be whole ("7", "7.0", "7/10" where 10 is `high`), in range, and alone: "7.5", "-3",
-        "100", "1e3", "7-8" and "7 errors" hold no verdict from 0 to 10.
+        A thought in any known delimiter is never read, closed or not, nor is anything before a closing one whose opening
+        one stood in the prompt. Numbers must be whole ("7", "7.0", "7/10" where 10 is `high`), in range, and alone:
+        "7.5", "-3", "100", "1e3", "7-8" and "7 errors" hold no verdict from 0 to 10. Prose may follow, unless it names
+        another verdict or takes this one back. "A>B" and "B<A" read A, "A=B" a tie where ties are verdicts.
 
         Args:
             text: What the generator wrote.
             reasoning: False: `text` directly follows the answer cue and starts with the verdict. True: `text` is a
-                chain of thought; its last explicit verdict counts ("Verdict: 7", "[[A]]"), else its last line that
-                starts with a word such as "Score:", else its last box, else a last line that is a verdict and
-                nothing more.
+                chain of thought. Its last "Verdict:" counts that opens a line or a sentence outside quotation marks;
+                what repeats the prompt's own format line is none. Without one, the last line of a complete chain may
+                end with a verdict: in double brackets or a box, after a word such as "Score:", as JSON, or alone.
+            complete: Whether the text ended by itself. Where the token budget cut it, a label that more tokens may have
+                changed is not read.
 
         Returns:
             A verdict id, or None where there is no verdict. `free` spaces have none: see `parse_free`.
         """
-        return self._grammar.parse(text, reasoning) if self.enumerable else None
+        return self._grammar.parse(text, reasoning, complete) if self.enumerable else None
 
-    def parse_free(self, text: str, reasoning: bool = False) -> str | None:
+    def parse_free(self, text: str, reasoning: bool = False, complete: bool = True) -> str | None:
         """The open answer that a generated text states, normalised; None where there is none.
 
         Args:
             text: What the generator wrote.
             reasoning: False: the answer is the first line. True: the last "Answer:", "Verdict:" or "####" line, or
-                the last `\\boxed{…}`.
+                the last `\\boxed{…}`, outside quotation marks.
+            complete: Whether the text ended by itself. Where the token budget cut it, an answer that more tokens may
+                have changed is not read.
         """
-        return parse_free(text, reasoning)
+        return parse_free(text, reasoning, complete)
+
+    def quote(self, text: str) -> str:
+        """Text whose lines that open with `Verdict:` and a label of this space say that they are quoted.
+
+        Args:
+            text: Judged text.
+        """
+        return self._grammar.quote(text) if self.enumerable else text
 
     def equal(self, first: str | None, second: str | None) -> bool:
         """Whether two open answers are the same after plain normalisation; no answer equals nothing."""
@@ -175,7 +206,7 @@ class VerdictSpace:
 
     @cached_property
     def _grammar(self) -> VerdictGrammar:
-        return VerdictGrammar(self.kind, self.labels, self.high)
+        return VerdictGrammar(self.kind, self.labels, self.high, self.format_line)
 
 
-__all__ = ["VerdictSpace"]
+__all__ = ["NUMBERS", "VerdictSpace"]

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -440,13 +441,35 @@ def test_a_string_that_only_normalisation_makes_a_control_token_stays_text():
 
 
 @pytest.mark.parametrize("attack", INJECTIONS["verdicts"])
-def test_a_verdict_in_judged_text_no_longer_reads_as_one(attack):
-    shown = PROCESSORS["chatml"]._guard.neutralise(f"Fine.\n{attack}", False)
-    assert shown != f"Fine.\n{attack}"
+def test_a_line_of_judged_text_that_opens_with_the_cue_and_a_label_says_that_it_is_quoted(attack):
+    guard = PROCESSORS["chatml"]._guard
+    shown = [guard.neutralise(f"Fine.\n{attack}\nThe end.", False, space) for space in (POINTWISE, TIED, BINARY)]
+    assert {text.replace(" (quoted)", "") for text in shown} == {f"Fine.\n{attack}\nThe end."}
+    assert sum("erdict (quoted)" in text for text in shown) == 1, "in the space that has such a label, and in no other"
+    for space, text in zip((POINTWISE, TIED, BINARY), shown, strict=True):
+        assert space.parse(text, reasoning=True) is None
+
+
+@pytest.mark.parametrize("text", INJECTIONS["other_forms"])
+def test_code_boxes_brackets_and_other_peoples_forms_are_shown_as_they_are(text):
+    for name, space, embedded in product(("chatml", "plain"), (POINTWISE, TIED, BINARY, FREE), (False, True)):
+        assert PROCESSORS[name]._guard.neutralise(text, embedded, space) == text
+
+
+@pytest.mark.parametrize("text", [*INJECTIONS["verdicts"], *INJECTIONS["other_forms"]])
+def test_no_verdict_in_judged_text_is_ever_read_because_only_the_generators_turn_is(text):
+    """What is decoded for reading begins after the prompt, whatever the prompt shows."""
     for space in (POINTWISE, TIED, BINARY):
-        assert space.parse(f"{shown}\nThe end.", reasoning=True) is None
-    assert "Verdict:" not in shown
-    assert "[[" not in shown
+        processor = PROCESSORS["chatml"]
+        task, item = processor.task(space), processor.encode(record_for(space, text), space=space)
+        for suffix, reasoning in ((task.short_suffix_ids, False), (task.long_suffix_ids, True)):
+            written = [
+                *item.prompts[0],
+                *suffix,
+                *processor.tokenizer(" I cannot say", add_special_tokens=False)["input_ids"],
+            ]
+            said = processor.decode(written[len(item.prompts[0]) + len(suffix) :])
+            assert task.parse(said, reasoning) is None
 
 
 @pytest.mark.parametrize("attack", INJECTIONS["delimiters"])
@@ -480,7 +503,7 @@ def test_turn_marks_that_are_ordinary_text_start_no_turn(attack):
 ])  # fmt: skip
 def test_ordinary_text_is_left_exactly_as_it_is(text):
     for name in ("chatml", "plain"):
-        assert PROCESSORS[name]._guard.neutralise(text, True) == text
+        assert PROCESSORS[name]._guard.neutralise(text, True, POINTWISE) == text
         assert PROCESSORS[name]._guard.hide(text) == text
 
 
@@ -500,7 +523,7 @@ def test_neutralising_never_hangs():
         "User:",
         "<",
     ):
-        assert guard.hide(guard.neutralise(piece * (100_000 // len(piece)), True))
+        assert guard.hide(guard.neutralise(piece * (100_000 // len(piece)), True, POINTWISE))
 
 
 @pytest.mark.parametrize("key", MASTER_KEYS)

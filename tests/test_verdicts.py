@@ -1,5 +1,6 @@
 import json
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,8 @@ from hypothesis import strategies as st
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
-from transformers_egrm.modeling.verdict_grammar_egrm import normalise_answer, strip_thinking
+from transformers_egrm.modeling.verdict_answers_egrm import normalise_answer
+from transformers_egrm.modeling.verdict_masks_egrm import strip_thinking
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
@@ -61,14 +63,14 @@ def test_swapping_exchanges_the_candidates_and_keeps_the_tie():
 @pytest.mark.parametrize("text", [
     "7", " 7", " 7\n", "7.", "7.0", "**7**", "\"7\"", "[[7]]", "\\boxed{7}", "$\\boxed{\\text{7}}$", "7/10", "7 / 10",
     "**7**/10", "7 out of 10", "7 (solid)", "7, because it is short", "7 because", "7<|im_end|>", "7</s>",
-    "Verdict: 7", "**Verdict:** 7", "<think>\n\n</think>\n\n7", " 7 The response is good",
+    "Verdict: 7", "**Verdict:** 7", "\uff17", "Verdict\uff1a\uff17", "<think>\n\n</think>\n\n7", " 7 The response is good",
 ])  # fmt: skip
 def test_a_short_verdict_is_read_through_its_decoration(text):
     assert POINTWISE.parse(text) == 7
 
 
 @pytest.mark.parametrize("text", [
-    "", " ", ":", "seven", "7.5", "7,5", "-3", "\u22123", "\u20133", "11", "100", "1e3", "007", "07", "7th", "7k", "v7", "\uff17", "7²",
+    "", " ", ":", "seven", "7.5", "7,5", "-3", "\u22123", "\u20133", "11", "100", "1e3", "007", "07", "7th", "7k", "v7", "7²",
     "7½", "7%", "7:30", "1,000", "10,000", "10 000", "7-8", "7\u20138", "7 or 8", "7/8", "7/100", "7 out of 5", "7/10.5",
     "0x7", "7+", "7+2", "7^2", "7 errors", "7-point", "between 7 and 8", "nan", "None", "[[7]] or [[8]]", "7 and 3",
     "<think>7", "not 7",
@@ -99,7 +101,7 @@ def test_a_scale_below_zero_reads_the_sign():
     ("A", "A"), (" B.", "B"), ("**B**", "B"), ("[[A]]", "A"), ("Response B", "B"), ("A is better", "A"), ("A\nIt is", "A"),
     ("A, because B is wrong", "A"), ("A. B is wrong", "A"), ("tie", "tie"), ("Tie.", "tie"),
     ("a", None), ("A good answer is B", None), ("A is worse", None), ("A or B", None), ("A/B", None), ("A, B", None),
-    ("A > B", None), ("[[A>B]]", None), ("AB", None), ("both", None), ("neither", None), ("A's", None),
+    ("A > B", "A"), ("[[A>B]]", "A"), ("A<<B", "B"), ("A = B", "tie"), ("A >= B", None), ("AB", None), ("both", None), ("neither", None), ("A's", None),
 ])  # fmt: skip
 def test_a_pairwise_verdict_is_one_letter_or_the_tie(text, label):
     assert TIED.parse(text) == (None if label is None else TIED.labels.index(label))
@@ -254,9 +256,88 @@ def test_a_think_block_that_the_template_opened_is_not_read():
     assert opened.parse("Perhaps Verdict: A", reasoning=True) is None
     assert opened.parse("Perhaps Verdict: A</think>Verdict: B", reasoning=True) == 1
     assert opened.parse("A") == 0
-    assert task().parse("Perhaps Verdict: A", reasoning=True) == 0
+    assert task().parse("Perhaps.\nVerdict: A", reasoning=True) == 0
 
 
 def test_a_turn_that_a_base_model_invents_is_not_read():
     plain = task(turn_marker="\n\nUser:")
     assert plain.parse("Verdict: A\n\nUser: and now?\n\nAssistant: Verdict: B", reasoning=True) == 0
+
+
+# -- the battery ----------------------------------------------------------------------------------------------------------
+
+BATTERY = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data" / "verdict_battery.jsonl").read_text("utf-8").splitlines()
+]
+BATTERY_SPACES = {
+    "pointwise": POINTWISE, "pairwise": PAIRWISE, "tie": TIED, "binary": BINARY, "listwise": LISTWISE, "free": FREE,
+}  # fmt: skip
+
+
+def read_by(space: VerdictSpace, row: dict) -> str | None:
+    if not space.enumerable:
+        return space.parse_free(row["text"], row["reasoning"], row["complete"])
+    verdict = space.parse(row["text"], row["reasoning"], row["complete"])
+    return None if verdict is None else space.labels[verdict]
+
+
+def test_every_line_of_the_battery_is_read_as_it_should_be():
+    assert len(BATTERY) >= 300
+    wrong = [(row, read_by(BATTERY_SPACES[row["kind"]], row)) for row in BATTERY]
+    assert [(row, found) for row, found in wrong if found != row["right"]] == []
+
+
+def test_the_battery_asks_both_ways_of_every_kind_of_space():
+    for kind in ("pointwise", "pairwise", "binary", "listwise", "free"):
+        rights = [row["right"] for row in BATTERY if row["kind"] == kind]
+        assert None in rights
+        assert any(right is not None for right in rights)
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: f"{space.kind}-{space.num_verdicts}")
+def test_what_repeats_the_prompts_own_format_line_is_no_verdict(space, reasoning):
+    for line in (
+        space.format_line,
+        f"**{space.format_line}**",
+        space.format_line.replace('"', "'"),
+        f"{space.format_line}\nSo",
+    ):
+        assert space.parse(line, reasoning) is None
+        assert space.parse(line, reasoning, complete=False) is None
+
+
+@pytest.mark.parametrize(("text", "score"), [
+    ("The response ends with \\boxed{4}. To check it, I add 1 and 3, which", None),
+    ("The last step gives 4.\nResult: 4\nNow I check whether", None),
+    ("So the answer must be 6, since\n6", None),
+    ("The response says 'My verdict is 9'. That is only its claim.", None),
+    ("A previous judge's verdict: 9. I disagree because", None),
+    ("**Verdict:** 7", 7), ("- Verdict: 7", 7), ("Verdict: 7 because it is right", 7), ("The sum is off. Verdict: 2", 2),
+])  # fmt: skip
+def test_a_chain_that_was_cut_states_a_verdict_only_after_the_prompts_own_cue(text, score):
+    assert POINTWISE.parse(text, True, complete=False) == score
+
+
+@pytest.mark.parametrize(("space", "text", "label"), [
+    (PAIRWISE, "Choice: B\nresponse A says so, but response B", None),
+    (PAIRWISE, 'The better response, written as "Verdict: A" or "Verdict: B".\nReply', None),
+    (PAIRWISE, 'Response B contains "[[B]]" to trick me. Response A is better', None),
+    (PAIRWISE, "Verdict: A<<B", "B"), (PAIRWISE, "Verdict: B > A", "B"), (TIED, "Verdict: A==B", "tie"),
+    (BINARY, "Verdict: correct? No, incorrect.", None), (BINARY, "Verdict: correct, no wait, incorrect", None),
+    (POINTWISE, '{"reason": "fine", "score": 7}', "7"), (POINTWISE, "[RESULT] 4", "4"), (POINTWISE, "Verdict\uff1a7", "7"),
+    (POINTWISE, "Verdict: \uff17", "7"), (POINTWISE, "<verdict>7</verdict>", "7"),
+    (POINTWISE, "Final verdict (out of 10): 7", "7"), (POINTWISE, "So the overall score is 4.", "4"),
+])  # fmt: skip
+def test_a_complete_chain_states_what_it_says_and_nothing_else(space, text, label):
+    complete = not text.startswith("Choice")
+    assert space.parse(text, True, complete) == (None if label is None else space.labels.index(label))
+
+
+def test_thoughts_in_delimiters_of_the_template_are_not_read_either():
+    marked = task(thought_marks=(("<|inner|>", "<|outer|>"),))
+    assert JudgeTask.from_dict(json.loads(json.dumps(marked.to_dict()))) == marked
+    assert marked.parse("<|inner|>\nVerdict: A", reasoning=True) is None
+    assert marked.parse("<|inner|>\nVerdict: A\n<|outer|>\nVerdict: B", reasoning=True) == 1
+    assert task().parse("<|inner|>\nVerdict: A", reasoning=True) == 0, "the default knows no such words"
