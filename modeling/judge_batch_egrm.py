@@ -33,6 +33,8 @@ class EncodedItem:
     """The record's reference answer."""
     task: JudgeTask
     """The task it is judged in."""
+    fallback: str | None = None
+    """Why its conversation is shown as one text instead of through the chat template; None where it is not."""
 
 
 def collate(
