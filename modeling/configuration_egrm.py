@@ -18,6 +18,7 @@ POOLINGS = ("last", "mean")  # of the generator's states: after a candidate's la
 # from its defaults. Where such a default has changed since, its checkpoints keep the old one.
 _NAMES_OF_0_1 = {"ladder_temperatures": "temperatures", "ladder_top_ps": "top_ps"}
 _DEFAULTS_OF_0_1 = {"verification": "spectr_gbv"}
+CARD_KEYS = ("warning", "license", "language", "example")
 _GONE_SINCE_0_1 = {"vote_tolerance": 0, "verdict_mass_floor": 0.0}
 
 
@@ -27,7 +28,9 @@ class EGRMConfig(PreTrainedConfig):
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
     of the judge's turn, so that a judgement needs no text. `judging` holds the judging defaults as plain data, every one of
     them, so that a checkpoint judges alike when a later version has other defaults; single ones may be given by name
-    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card.
+    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `card` is what else the card
+    says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
+    `example` (a record); who trains the weights for another use sets another.
     """
 
     model_type = "egrm_reward"
@@ -50,6 +53,7 @@ class EGRMConfig(PreTrainedConfig):
     task: dict | None = None
     judging: dict | None = None
     base_models: Sequence[str] = ()
+    card: dict | None = None
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -70,6 +74,12 @@ class EGRMConfig(PreTrainedConfig):
         need(0 <= self.regression_weight <= 1, "regression_weight", self.regression_weight, "a weight in [0, 1]")
         need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
         need(self.hinge_margin >= 0, "hinge_margin", self.hinge_margin, "a number >= 0")
+        need(
+            set(self.card or ()) <= set(CARD_KEYS),
+            "card",
+            self.card,
+            f"a mapping with keys out of {', '.join(CARD_KEYS)}",
+        )
         need(self.scorer_max_tokens >= 8, "scorer_max_tokens", self.scorer_max_tokens, "at least 8 tokens")
         self.judge_options()
 
