@@ -62,7 +62,7 @@ def expected(scorer: Any) -> list[dict[str, Any]]:
 def test_a_result_is_a_plain_dict_that_json_holds(expected):
     assert list(expected[0]) == [
         "id", "reward", "verdict", "consensus", "consensus_is_bound", "route", "status", "tokens", "truncated",
-        "truncated_tokens", "order", "seed", "rationale", "error", "draft_rounds", "draft_tokens", "draft_kept",
+        "truncated_tokens", "order", "seed", "rationale", "error", "fallback", "draft_rounds", "draft_tokens", "draft_kept",
     ]  # fmt: skip
     assert json.loads(json.dumps(expected, allow_nan=False)) == expected
     for record, result in zip(RECORDS, expected, strict=True):
