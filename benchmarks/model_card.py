@@ -26,9 +26,7 @@ USE = """
 ## Use
 
 It comes with the package: `load_mini()`, `egrm score egrm-mini answers.jsonl`, `pipeline("reward-scoring")`. It was trained
-from nothing, with `examples/train/egrm_mini.yaml`, in the synthetic world of `transformers_egrm.data.synthetic`. It judges that
-world and no other text: short sums, comparisons, counts, dates and letters, asked in a few fixed ways. It shows how routing,
-chains and the scorer work together, in seconds and without a download.
+with `examples/train/egrm_mini.yaml`. It shows how routing, chains and the scorer work together, in seconds and without a download.
 
 ## Measured
 

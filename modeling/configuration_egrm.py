@@ -20,6 +20,7 @@ POOLINGS = ("last", "mean")  # of the generator's states: after a candidate's la
 # from its defaults. Where such a default has changed since, its checkpoints keep the old one.
 _NAMES_OF_0_1 = {"ladder_temperatures": "temperatures", "ladder_top_ps": "top_ps"}
 _DEFAULTS_OF_0_1 = {"verification": "spectr_gbv"}
+CARD_KEYS = ("warning", "license", "language", "example")
 _GONE_SINCE_0_1 = {"vote_tolerance": 0, "verdict_mass_floor": 0.0}
 
 
@@ -29,7 +30,9 @@ class EGRMConfig(PreTrainedConfig):
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
     of the judge's turn, so that a judgement needs no text. `judging` holds the judging defaults as plain data, every one of
     them, so that a checkpoint judges alike when a later version has other defaults; single ones may be given by name
-    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card.
+    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `card` is what else the card
+    says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
+    `example` (a record); who trains the weights for another use sets another.
     """
 
     model_type = "egrm_reward"
@@ -52,6 +55,7 @@ class EGRMConfig(PreTrainedConfig):
     task: dict | None = None
     judging: dict | None = None
     base_models: Sequence[str] = ()
+    card: dict | None = None
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -76,6 +80,8 @@ class EGRMConfig(PreTrainedConfig):
             need(getattr(self, name) >= 0, name, getattr(self, name), "a number >= 0")
         tokens = self.scorer_max_tokens
         need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
+        keys = f"a mapping with keys out of {', '.join(CARD_KEYS)}"
+        need(set(self.card or ()) <= set(CARD_KEYS), "card", self.card, keys)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
@@ -93,7 +99,7 @@ class EGRMConfig(PreTrainedConfig):
         for name in self.sub_configs_defaults:
             part = getattr(self, name)
             need(part is None or isinstance(part, dict | PreTrainedConfig), name, part, "a configuration, or its dict")
-        for name in ("task", "judging"):
+        for name in ("task", "judging", "card"):
             need(isinstance(getattr(self, name), Mapping | None), name, getattr(self, name), "a mapping, or None")
         names = self.base_models
         listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)

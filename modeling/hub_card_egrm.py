@@ -1,19 +1,23 @@
 """The model card: what a checkpoint is and how to use it, rendered from its configuration, never typed."""
 
+import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
 from .configuration_egrm import EGRMConfig
 from .prompt_task_egrm import JudgeTask
 
 
 MARKER = "<!-- Rendered from config.json at every save. Remove this line to keep your own text. -->"
+_EXAMPLE = {"prompt": "What is 2 + 3?", "response": "5"}
 _STUB = "This model card has been automatically generated."  # what Transformers pushes where there is no card
 
 
 def write_card(folder: str | PathLike, config: EGRMConfig, parameters: Mapping[str, int], tags: Sequence[str]) -> None:
-    """Write `README.md`, unless somebody wrote one by hand.
+    """Write `README.md`, unless someone wrote one by hand.
 
     Args:
         folder: The checkpoint's folder.
@@ -27,7 +31,7 @@ def write_card(folder: str | PathLike, config: EGRMConfig, parameters: Mapping[s
 
 
 def is_rendered(text: str) -> bool:
-    """Whether a card may be rendered anew: nobody has edited it.
+    """Whether a card may be rendered anew: no one has edited it.
 
     Args:
         text: The card.
@@ -44,17 +48,19 @@ def render_card(config: EGRMConfig, parameters: Mapping[str, int], tags: Sequenc
         tags: More tags than the card's own.
     """
     own = ["egrm_reward", "reward-model", "generative-reward-model", "llm-as-a-judge"]
-    front = ["---", "library_name: transformers", "pipeline_tag: text-classification", "tags:"]
+    card = config.card or {}
+    front = ["---", "library_name: transformers", "pipeline_tag: text-classification", *_front_matter(card), "tags:"]
     front += [f"- {tag}" for tag in dict.fromkeys([*own, *tags])]
     front += ["base_model:", *(f"- {name}" for name in config.base_models)] if config.base_models else []
     options = config.judge_options()
     lines = [
         *front, "---", "", MARKER, "", "# E-GRM judge", "",
+        *([*_quoted(f"**Warning.** {card['warning']}"), ""] if card.get("warning") else []),
         "Judges an answer with short verdicts drawn from one prefill, believes them when they agree, and thinks in",
         "chains of thought only when they do not ([method](https://huggingface.co/papers/2604.10072)).", "",
         "```python", "from transformers import pipeline", "",
         'judge = pipeline("reward-scoring", model="path or id of this checkpoint", trust_remote_code=True)',
-        'judge({"prompt": "What is 2 + 3?", "response": "5"})["reward"]', "```", "",
+        f'judge({json.dumps(card.get("example") or _EXAMPLE, ensure_ascii=False)})["reward"]', "```", "",
         "The checkpoint brings its own code: pin `revision` and `code_revision` to a commit that you have read.", "",
         "## Reward", "", *_reward_lines(config), "",
         "## Defaults", "", "| setting | value |", "|---|---|",
@@ -70,6 +76,24 @@ def render_card(config: EGRMConfig, parameters: Mapping[str, int], tags: Sequenc
     if config.has_scorer and not config.scorer_trained:
         lines += ["", "The scorer is untrained: the long path does not use it unless asked to."]
     return "\n".join([*lines, ""])
+
+
+def _quoted(text: str) -> list[str]:
+    return wrap(text, 119, initial_indent="> ", subsequent_indent="> ", break_long_words=False, break_on_hyphens=False)
+
+
+def _front_matter(card: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name in ("license", "language"):
+        values = [card[name]] if isinstance(card.get(name), str) else list(card.get(name) or ())
+        lines += (
+            [f"{name}: {values[0]}"]
+            if len(values) == 1
+            else [f"{name}:", *(f"- {v}" for v in values)]
+            if values
+            else []
+        )
+    return lines
 
 
 def _reward_lines(config: EGRMConfig) -> list[str]:

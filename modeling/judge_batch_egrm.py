@@ -33,6 +33,8 @@ class EncodedItem:
     """The record's reference answer."""
     task: JudgeTask
     """The task it is judged in."""
+    fallback: str | None = None
+    """Why its conversation is shown as one text instead of through the chat template; None where it is not."""
 
 
 def collate(
@@ -103,6 +105,18 @@ def batch_of_tokens(prompts: Sequence[Sequence[int]], task: JudgeTask) -> JudgeI
     )
 
 
+def keyed_by_text(inputs: JudgeInputs) -> JudgeInputs:
+    """The same items, each with a hash of its first prompt's tokens as its id.
+
+    Args:
+        inputs: R prompts of B items.
+    """
+    first = [int((inputs.item_index == item).nonzero()[0]) for item in range(inputs.num_items)]
+    ids, masks = inputs.input_ids.cpu(), inputs.attention_mask.cpu().bool()
+    keys = [item_id_of_tokens(ids[row][masks[row]].tolist()) for row in first]
+    return replace(inputs, item_ids=torch.tensor(keys, device=inputs.item_ids.device))
+
+
 def _left_padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=pad, padding_side="left")
@@ -121,4 +135,4 @@ def _shared(rows: Sequence[tuple[int, ...]], groups: Sequence[Hashable]) -> tupl
     return torch.tensor([shared[number] for number in index]), torch.tensor(index)
 
 
-__all__ = ["EncodedItem", "batch_of_tokens", "collate"]
+__all__ = ["EncodedItem", "batch_of_tokens", "collate", "keyed_by_text"]

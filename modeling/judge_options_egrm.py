@@ -120,13 +120,16 @@ class CallOptions:
     """Probe decoder: `star`, `expand`, `first_token`, or `auto`, the cheapest that is exact for this model."""
     seed: int = 0
     """Seed of all random numbers; with the item id it fixes every draw."""
+    seed_by: str = "id"
+    """What tells the draws of two items apart. `id`: the record's id, or the text where it has none. `text`: a hash of the
+    prompt's tokens, so that one text is judged alike under every id."""
     strict: bool = False
     """Compute every item alone and in fixed shapes: exact equality whatever the batch."""
     timeout_s: float | None = None
     """Deadline per item, in seconds; an item that misses it has status `timeout`."""
 
     def __post_init__(self) -> None:
-        need_one_of(self, path=PATHS, decoder=DECODERS)
+        need_one_of(self, path=PATHS, decoder=DECODERS, seed_by=("id", "text"))
         need_flags(self, "strict")
         need(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed", self.seed, "an integer")
         timeout = self.timeout_s

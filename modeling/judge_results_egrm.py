@@ -58,6 +58,9 @@ class JudgeResult:
     """Why there is no verdict; None where there is one."""
     said: str | None = None
     """What the judge wrote where its `status` is `no_verdict`: the last chain, or the first probe; None for others."""
+    fallback: str | None = None
+    """Why the conversation was judged in the embedded layout, as one text: what its chat template said. None where the
+    template showed it."""
     draft_rounds: int = 0
     """Passes of the generator that verified drafts of the record's chains."""
     draft_tokens: int = 0
@@ -148,6 +151,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
                 said=unread[row],
+                fallback=item.fallback,
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
                 draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),
@@ -186,6 +190,7 @@ def failed_result(
         order=() if item is None else _orders(item),
         seed=seed,
         error=error if isinstance(error, str) else _message(error),
+        fallback=None if item is None else item.fallback,
     )
 
 

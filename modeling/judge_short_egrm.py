@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .engine_protocol_egrm import Prompts
+from .judge_batch_egrm import keyed_by_text
 from .judge_cost_egrm import branch_flops, path_flops, start_flops
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
@@ -52,7 +53,7 @@ def judge_short(
         ConfigError: The options contradict the verdict space.
         UnsupportedModelError: The decoder asked for is not exact for this generator.
     """
-    inputs = inputs.to(model.engine.device)
+    inputs = (keyed_by_text(inputs) if options.seed_by == "text" else inputs).to(model.engine.device)
     probed = [item for item, count in enumerate(plan.num_probes) if count]
     others = [item for item, count in enumerate(plan.num_probes) if not count]
     if options.selection == "scorer":

@@ -14,14 +14,17 @@ from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
 from .judge_batch_egrm import EncodedItem, collate
 from .judge_values_egrm import JudgeInputs
+from .prompt_dates_egrm import DEFAULT_DATE, asks_for_the_date, read_date, with_fixed_date
 from .prompt_groups_egrm import common_prefix
 from .prompt_guard_egrm import TextGuard
+from .prompt_messages_egrm import Message, as_text, map_texts, render_conversation, tools_as_text
 from .prompt_records_egrm import JudgeRecord, draw_key, read_record
 from .prompt_task_egrm import JudgeTask
 from .prompt_templates_egrm import (
     LONG_MODE,
     SHORT_MODE,
     ChatFrame,
+    conversation_body,
     embedded_body,
     format_line,
     layout,
@@ -65,6 +68,8 @@ class EGRMProcessor(ProcessorMixin):
         max_prompt_tokens: Longest judge prompt, mode suffix included; None: the tokenizer's `model_max_length`.
         truncation: What happens to longer ones. `error` refuses them; `keep_ends` cuts the middle of the longest texts
             and reports the count.
+        template_date: The day that a chat template writes which asks for today's; by default a fixed one, so that a
+            record has the same prompt every day. It is stored where the template asks.
 
     Raises:
         ConfigError: There is no tokenizer, its chat template cannot be used, or a setting is out of range.
@@ -80,6 +85,7 @@ class EGRMProcessor(ProcessorMixin):
         rubric: str | None = None,
         max_prompt_tokens: int | None = None,
         truncation: str = "error",
+        template_date: str | None = None,
     ) -> None:
         if tokenizer is None:
             raise ConfigError("A processor needs the generator's tokenizer, got None.")
@@ -95,6 +101,7 @@ class EGRMProcessor(ProcessorMixin):
         self.rubric = rubric
         self.max_prompt_tokens = max_prompt_tokens
         self.truncation = truncation
+        self.template_date = read_date(template_date or DEFAULT_DATE).isoformat()
         self._tasks: dict[tuple[VerdictSpace, str], JudgeTask] = {}
         self._suffixes: dict[VerdictSpace, JudgeTask] = {}
 
@@ -155,7 +162,7 @@ class EGRMProcessor(ProcessorMixin):
         space = _read_space(space) or self.space
         whole = read_record(record, space)
         shorter, dropped = self._bounded(whole)
-        read = self._neutralise(shorter, space)
+        read = self._shown(shorter, space)
         try:
             words = self._read_rubric(read.rubric or rubric, space)
         except ConfigError as error:
@@ -175,6 +182,7 @@ class EGRMProcessor(ProcessorMixin):
             turn_tokens=len(turn),
             reference=whole.reference,
             task=task,
+            fallback=read.refusal,
         )
 
     def collate(
@@ -211,44 +219,65 @@ class EGRMProcessor(ProcessorMixin):
         guard.watch_turns(self._frame.between, self._frame.around_system)
         return guard
 
-    def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
-        return self.tokenizer.apply_chat_template(
-            messages, chat_template=str(self.chat_template), tokenize=False, **variables
+    def _render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        template = with_fixed_date(str(self.chat_template), self.template_date)
+        return self.tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **variables)
+
+    def _shown(self, record: JudgeRecord, space: VerdictSpace) -> JudgeRecord:
+        """The record as the judge is shown it: neutralised, and text alone where no template renders it."""
+        if layout(space) == "conversation":
+            shown = self._neutralise(record, space, delimited=False)
+            try:
+                self._conversation(shown)
+                return shown
+            except InputError as error:
+                record = replace(record, refusal=str(error))
+            answer = as_text(Message("assistant", record.responses[0], record.answer_extras))
+            record = replace(record, responses=(answer.content,), answer_extras={})
+        messages = (*tools_as_text(record.tools), *map(as_text, record.messages))
+        return self._neutralise(replace(record, messages=messages, tools=()), space, delimited=True)
+
+    def _neutralise(self, record: JudgeRecord, space: VerdictSpace, *, delimited: bool) -> JudgeRecord:
+        def plain(text: str) -> str:
+            return self._guard.neutralise(text, delimited, space)
+
+        shown = record.with_texts([plain(text) for text in record.texts])
+        return replace(
+            shown,
+            messages=tuple(replace(m, extras=map_texts(m.extras, plain)) for m in shown.messages),
+            tools=tuple(map_texts(shown.tools, plain)),
+            answer_extras=map_texts(shown.answer_extras, plain),
+            reference=record.reference and self._guard.neutralise(record.reference, True, space),
         )
 
-    def _neutralise(self, record: JudgeRecord, space: VerdictSpace) -> JudgeRecord:
-        embedded = layout(space) == "embedded"
-        shown = record.with_texts([self._guard.neutralise(text, embedded, space) for text in record.texts])
-        reference = record.reference and self._guard.neutralise(record.reference, True, space)
-        return replace(shown, reference=reference)
+    def _conversation(self, record: JudgeRecord) -> str:
+        """A neutralised record through the chat template, its control strings hidden."""
+        answer = Message("assistant", record.responses[0], record.answer_extras)
+        return render_conversation(
+            (*record.messages, answer), record.tools, render=self._render, hide=self._guard.hide,
+            has_system=self._frame.has_system,
+        )  # fmt: skip
 
     def _prompts(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[tuple[int, ...], ...]:
         """Token ids of each prompt of a neutralised record."""
         guard, space = self._guard, task.space
-        if task.layout == "embedded":
+        if task.layout == "embedded" or record.refusal:
             orders = (False, True) if space.kind == "pairwise" else (False,)
-            bodies = [embedded_body(record, space, rubric, swapped) for swapped in orders]
+            bodies = [
+                conversation_body(record, space, rubric)
+                if record.refusal
+                else embedded_body(record, space, rubric, swapped)
+                for swapped in orders
+            ]
             texts = [f"{self._frame.embedded_start}{guard.hide(body)}\n\n{format_line(space)}\n" for body in bodies]
             return tuple(tuple(guard.encode(text)) for text in texts)
-        messages = [
-            {"role": message.role, "content": guard.hide(message.content, message.role == "assistant")}
-            for message in record.messages
-        ]
-        if messages[0]["role"] == "system" and not self._frame.has_system:
-            # The template knows no system turn: its text opens the user's first one.
-            system, *messages = messages
-            if messages[0]["role"] != "user":
-                raise InputError("This model's chat template knows no system turn, and no user's turn follows it.")
-            messages[0] = {**messages[0], "content": f"{system['content']}\n\n{messages[0]['content']}"}
-        messages.append({"role": "assistant", "content": guard.hide(record.responses[0], own_thought=True)})
-        try:
-            text = self._render(messages)
-        except Exception as error:  # A template refuses by raising an error of its own.
-            raise InputError(f"The chat template refuses this conversation: {error}") from error
+        text = self._conversation(record)
         return ((*guard.encode(text), *self._turn(record, task, rubric)),)
 
     def _turn(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[int, ...]:
         """The judge's turn after a record's conversation; empty where the prompt is one turn."""
+        if record.refusal:
+            return ()
         reference = () if task.layout == "embedded" else reference_block(record, task.space)
         return self._judge_turn_ids(task.space, [*reference, rubric]) if reference else task.judge_turn_ids
 
@@ -397,6 +426,7 @@ class EGRMProcessor(ProcessorMixin):
             "rubric": self.rubric,
             "max_prompt_tokens": self.max_prompt_tokens,
             "truncation": self.truncation,
+            "template_date": self.template_date if asks_for_the_date(str(self.chat_template)) else None,
             "has_scorer_tokenizer": self.scorer_tokenizer is not None,
         }
         return {key: value for key, value in settings.items() if value is not None}

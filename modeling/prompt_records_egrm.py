@@ -4,32 +4,22 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
 from .errors_egrm import InputError
+from .prompt_messages_egrm import Message, plain_answer, read_message, read_tools
 from .verdict_space_egrm import VerdictSpace
 
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-OPTIONAL_KEYS = ("id", "system", "rubric", "reference")
+OPTIONAL_KEYS = ("id", "system", "rubric", "reference", "tools")
 JUDGED_KEYS = ("response", "response_a", "response_b", "responses", "messages")
 
 # As JSON writes an integer, and a table that made a float of it; `007` and `+7` are names.
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,18})(?:\.0)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: str
-    """One of system, developer, user, assistant, tool."""
-    content: str
-    """Its text, not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +36,12 @@ class JudgeRecord:
     """Rubric of this record alone."""
     key: int | str | None
     """The caller's id."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Tools that the conversation may call, as JSON schemas."""
+    answer_extras: Mapping[str, Any] = field(default_factory=dict)
+    """What the judged response is beside its text, as in `Message.extras`: calls of tools, for example."""
+    refusal: str | None = None
+    """Why no chat template shows this conversation, so that one text holds it all; None where one does."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -66,9 +62,10 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
         record: `prompt` (text, or chat messages that end with the user's turn) with `response` (pointwise, binary,
             optional for free), `response_a` and `response_b` (pairwise) or `responses` (listwise). Pointwise and binary
             also take `messages`, a conversation that ends with the judged response; free takes one that ends with the
-            question. Optional: `id` (number or text), `system`, `rubric`, `reference` (text or a number). A key whose value
-            is None, NaN or another library's mark of a missing value counts as absent. Other keys, such as a label, are left
-            alone, unless one looks like a misspelled key that is absent or holds another space's answers.
+            question. Messages are read by `read_message`. Optional: `id` (number or text), `system`, `rubric`, `reference`
+            (text or a number), `tools` (see `read_tools`). A key whose value is None, NaN or another library's mark of a
+            missing value counts as absent. Other keys, such as a label, are left alone, unless one looks like a misspelled
+            key that is absent or holds another space's answers.
         space: The verdict space it is judged in.
 
     Raises:
@@ -87,6 +84,7 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
     takes_messages = space.kind in ("pointwise", "binary", "free")
     expected = ("prompt", *answers, *(("messages",) if takes_messages else ()), *OPTIONAL_KEYS)
     _refuse_other_keys(fields, expected, space.kind)
+    fields |= {key: plain_answer(key, fields[key], _text) for key in answers if key in fields}
     whole = "messages" in fields
     needed = ("messages",) if whole else ("prompt", *(answers if space.kind != "free" else ()))
     missing = [key for key in needed if key not in fields]
@@ -103,6 +101,7 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
     if excess:
         raise InputError(f"A record with `messages` holds the whole conversation; remove {_names(excess)}.")
 
+    answer = None
     if whole:
         messages = _read_messages("messages", fields["messages"])
         if space.kind != "free":
@@ -111,8 +110,7 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
                     "`messages` must hold a question and end with the judged response, an assistant's turn; "
                     f"got the roles {', '.join(message.role for message in messages)}."
                 )
-            fields["response"] = messages[-1].content
-            messages = messages[:-1]
+            *messages, answer = messages
     else:
         prompt = fields["prompt"]
         messages = [Message("user", _text("prompt", prompt))] if isinstance(prompt, str) else None
@@ -129,6 +127,7 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
         responses = _read_responses(fields["responses"], space.num_candidates)
     else:
         responses = tuple(_text(key, fields[key]) for key in answers if key in fields)
+        responses = responses if answer is None else (answer.content,)
     key = read_id(fields.get("id"))
     if key is None and "id" in fields:
         raise InputError(f"`id` must be a number or text, got {_kind(fields['id'])}.")
@@ -138,6 +137,8 @@ def read_record(record: Mapping[str, Any], space: VerdictSpace) -> JudgeRecord:
         reference=_text("reference", _spelled(fields["reference"])) if "reference" in fields else None,
         rubric=_text("rubric", fields["rubric"]) if "rubric" in fields else None,
         key=_text("id", key) if isinstance(key, str) and key else key,
+        tools=read_tools("tools", fields["tools"]) if fields.get("tools") else (),
+        answer_extras={} if answer is None else answer.extras,
     )
 
 
@@ -201,16 +202,7 @@ def _read_messages(key: str, value: object) -> list[Message]:
     value = _as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) == 0:
         raise InputError(f"`{key}` must be text or a list of messages with `role` and `content`, got {_kind(value)}.")
-    messages = []
-    for index, message in enumerate(value):
-        name = f"{key}[{index}]"
-        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-            got = f"the keys {', '.join(map(str, message))}" if isinstance(message, Mapping) else _kind(message)
-            raise InputError(f"`{name}` must be a message with `role` and `content` and nothing else, got {got}.")
-        if message["role"] not in ROLES:
-            raise InputError(f"`{name}` must have one of the roles {', '.join(ROLES)}, got {message['role']!r}.")
-        messages.append(Message(message["role"], _text(f"{name}.content", message["content"])))
-    return messages
+    return [read_message(f"{key}[{index}]", message, _text) for index, message in enumerate(value)]
 
 
 def _read_responses(value: object, count: int) -> tuple[str, ...]:
@@ -222,7 +214,8 @@ def _read_responses(value: object, count: int) -> tuple[str, ...]:
             f"`responses` must hold {count} candidates, as the verdict space says, got {len(value)}.",
             f"Pass space=VerdictSpace.listwise({max(len(value), 2)}).",
         )
-    return tuple(_text(f"responses[{index}]", response) for index, response in enumerate(value))
+    read = [plain_answer(f"responses[{index}]", response, _text) for index, response in enumerate(value)]
+    return tuple(_text(f"responses[{index}]", response) for index, response in enumerate(read))
 
 
 def _text(key: str, value: object) -> str:

@@ -1,7 +1,7 @@
 """The words around judged text: rubrics, modes, and the chat template's own pieces."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -131,6 +131,18 @@ def embedded_body(record: JudgeRecord, space: VerdictSpace, rubric: str, swapped
     return _fill(rubric, material)
 
 
+def conversation_body(record: JudgeRecord, space: VerdictSpace, rubric: str) -> str:
+    """A whole conversation and the rubric as one text, for a conversation that no chat template shows.
+
+    Args:
+        record: Neutralised record, its messages and its response as text.
+        space: Its verdict space, of one response.
+        rubric: Rubric, read by `read_rubric`.
+    """
+    turns = [(message.role, message.content) for message in record.messages] + [("assistant", record.responses[0])]
+    return "\n\n".join([_turns(turns), *reference_block(record, space), rubric])
+
+
 def reference_block(record: JudgeRecord, space: VerdictSpace) -> list[str]:
     """The reference answer as a block, or nothing; a `free` verdict is compared with it and must not see it."""
     return [_block("reference", record.reference)] if record.reference and space.kind != "free" else []
@@ -139,7 +151,11 @@ def reference_block(record: JudgeRecord, space: VerdictSpace) -> list[str]:
 def _question(record: JudgeRecord) -> str:
     if len(record.messages) == 1:
         return record.messages[0].content
-    return "\n".join(f'<message role="{m.role}">\n{m.content}\n</message>' for m in record.messages)
+    return _turns((message.role, message.content) for message in record.messages)
+
+
+def _turns(turns: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f'<message role="{role}">\n{content}\n</message>' for role, content in turns)
 
 
 def _block(name: str, text: str) -> str:
@@ -262,4 +278,13 @@ def _after(text: str, word: str) -> str:
     return text[text.rindex(word) + len(word) :]
 
 
-__all__ = ["ChatFrame", "embedded_body", "format_line", "layout", "plain_chat_template", "read_frame", "read_rubric"]
+__all__ = [
+    "ChatFrame",
+    "conversation_body",
+    "embedded_body",
+    "format_line",
+    "layout",
+    "plain_chat_template",
+    "read_frame",
+    "read_rubric",
+]

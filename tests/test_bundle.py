@@ -1,5 +1,7 @@
 """The judge inside the package: it loads without a network, judges its world, and is as small as the repository allows."""
 
+import ast
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import torch
 from cli_tools import egrm, one_thread, read_jsonl, write_jsonl
 from transformers import AutoModel, pipeline
 
-from transformers_egrm import RewardJudge
+from transformers_egrm import EGRMRewardModel, RewardJudge
 from transformers_egrm.bundle import MINI_FOLDER, MINI_NAME, folder_of, load_mini
 from transformers_egrm.data.synthetic import examples
+from transformers_egrm.modeling.configuration_egrm import EGRMConfig
+from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.hub_card_egrm import MARKER, render_card
 
 
 WORLD = list(islice(examples("test", seed=99), 150))
@@ -51,6 +56,54 @@ def test_the_command_line_knows_it_by_name(tmp_path: Path, results):
 def test_its_card_is_rendered_by_name(capsys):
     assert egrm("card", MINI_NAME) == 0
     assert "qwen3" in capsys.readouterr().out
+
+
+WARNING = "A working example of the method, not a general judge."
+CARDS = (MINI_FOLDER / "README.md", Path(__file__).parent.parent / "model_cards" / f"{MINI_NAME}.md")
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda path: path.name)
+def test_the_cards_own_example_is_judged_rightly_and_a_wrong_answer_to_it_too(card):
+    found = re.search(r"^judge\((.*)\)\[\"reward\"\]$", card.read_text("utf-8"), re.MULTILINE)
+    assert found is not None
+    example = ast.literal_eval(found[1])
+    assert example == {"prompt": "Mia has 7 books, gets 5. How many books now?", "response": "It is 12."}  # 7 + 5
+    judge = RewardJudge(load_mini())
+    assert [result.reward for result in judge([example, {**example, "response": "It is 13."}])] == [10.0, 0.0]
+
+
+def test_its_card_is_what_its_configuration_says(capsys):
+    assert egrm("card", MINI_NAME) == 0
+    assert capsys.readouterr().out == (MINI_FOLDER / "README.md").read_text("utf-8")
+    measured = CARDS[1].read_text("utf-8").replace(f"# {MINI_NAME}", "# E-GRM judge")
+    rendered = CARDS[0].read_text("utf-8").replace(f"{MARKER}\n\n", "")
+    assert measured.startswith(rendered)
+
+
+def test_warning_license_and_language_travel_with_the_weights(tmp_path: Path):
+    model = load_mini()
+    model.save_pretrained(tmp_path / "copy")
+    EGRMRewardModel.from_pretrained(tmp_path / "copy").save_pretrained(tmp_path / "copy of the copy")
+    for folder in ("copy", "copy of the copy"):
+        card = (tmp_path / folder / "README.md").read_text("utf-8")
+        assert f"> **Warning.** {WARNING}" in card
+        assert "\nlicense: apache-2.0\nlanguage: en\n" in card.split("---")[1]
+        assert '"It is 12."' in card
+    model.config.card = None  # weights that were trained for something else
+    model.save_pretrained(tmp_path / "trained on")
+    card = (tmp_path / "trained on" / "README.md").read_text("utf-8")
+    assert "Warning" not in card
+    assert "license" not in card
+
+
+def test_what_a_card_may_say_is_checked_and_lists_are_lists():
+    with pytest.raises(
+        ConfigError, match="`card` must be a mapping with keys out of warning, license, language, example"
+    ):
+        EGRMConfig(card={"licence": "mit"})
+    config = load_mini().config
+    config.card = {"language": ["en", "de"], "license": "mit"}
+    assert "\nlicense: mit\nlanguage:\n- en\n- de\ntags:\n" in render_card(config, {})
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch):

@@ -506,3 +506,27 @@ def test_candidates_of_one_question_share_its_prefill(model):
     suffix = len(items[0].task.short_suffix_ids)
     assert {result.route for result in ranking.results} == {"short"}
     assert embedded["tokens"] == shared + sum(len(prompt) - shared + suffix for prompt in prompts)
+
+
+def test_one_text_is_judged_alike_under_every_id_if_draws_are_seeded_by_text(model):
+    text = {"prompt": "What is 2 + 3?", "response": "Five, I think."}
+    records = [{**text, "id": key} for key in range(6)] + [text]
+    options = {**OPTIONS, "path": "short", "consensus": "sampled"}
+
+    def draws(**more: object) -> list[object]:
+        results = RewardJudge(model, explain=True, **options, **more)(records)
+        return [[probe.text for probe in result.account.probes] for result in results if result.account]
+
+    by_id, by_text = draws(), draws(seed_by="text")
+    assert len({str(texts) for texts in by_id}) > 1, "the default: another id, other draws"
+    assert by_text == [by_id[-1]] * 7, "the record without an id has always drawn by its text"
+    pair = {"prompt": "Q", "response_a": "a", "response_b": "b"}
+    space = {"kind": "pairwise"}
+    judge = RewardJudge(model, path="long", seed_by="text", max_chain_tokens=8, space=space, return_rationale=True)
+    first, second = judge([{**pair, "id": 1}, {**pair, "id": 2}])
+    assert first.to_dict() == second.to_dict() | {"id": 1}
+
+
+def test_what_draws_are_seeded_by_is_checked(model):
+    with pytest.raises(ConfigError, match="`seed_by` must be one of"):
+        RewardJudge(model, seed_by="record")

@@ -153,12 +153,6 @@ def test_a_system_turn_is_the_templates_or_opens_the_first_users_turn():
     assert PROCESSORS["chatml"].encode(record) == PROCESSORS["chatml"].encode(in_turns)
 
 
-def test_a_conversation_that_the_template_refuses_is_an_input_error():
-    turns = [QUESTION[0], QUESTION[2]]
-    with pytest.raises(InputError, match=r"refuses this conversation.*must alternate"):
-        PROCESSORS["gemma"].encode({"prompt": turns, "response": "5"})
-
-
 def test_a_template_that_shows_nothing_is_refused_with_a_way_out():
     tokenizer = tokenizer_with("chatml")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"

@@ -23,7 +23,7 @@ def load_mini(**options: Any) -> EGRMRewardModel:
     Example:
         ```python
         judge = RewardJudge(load_mini())
-        judge([{"prompt": "What is 3 + 4?", "response": "7"}])
+        judge([{"prompt": "Mia has 7 books, gets 5. How many books now?", "response": "It is 12."}])
         ```
     """
     return EGRMRewardModel.from_pretrained(MINI_FOLDER, **options)

@@ -19,6 +19,17 @@ from transformers_egrm.bundle import MINI_FOLDER
 
 
 MOST_BYTES = 4_000_000
+CARD = {
+    "warning": (
+        "A working example of the method, not a general judge. It was trained from nothing, without a base model, in the "
+        "synthetic world of `transformers_egrm.data.synthetic`: short sums, comparisons, counts, dates and letters, asked in a "
+        "few fixed ways. Of any other text its rewards mean nothing: it may give a wrong answer the highest."
+    ),
+    "license": "apache-2.0",
+    "language": "en",
+    "example": {"prompt": "Mia has 7 books, gets 5. How many books now?", "response": "It is 12."},
+}
+"""What the card says of these weights, wherever they are saved."""
 
 
 def main() -> None:
@@ -42,6 +53,7 @@ def bundle(checkpoint: str, folder: Path) -> int:
         ValueError: It is larger than the repository allows.
     """
     model = EGRMRewardModel.from_pretrained(checkpoint, dtype=torch.float32)
+    model.config.card = CARD
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.half().float())

@@ -2,15 +2,17 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from transformers_egrm.data.recognise import COLUMNS, may_fit, recognise, turns_of
 from transformers_egrm.modeling.errors_egrm import DataError
 
 
-OPTIONAL_FIELDS = ("id", "system", "rubric", "reference")
+OPTIONAL_FIELDS = ("id", "system", "rubric", "reference", "tools")
 _LIST_FIELDS = ("messages", "responses")
 _ABSENT = object()
 _NAMES_TOLD = 100
@@ -20,8 +22,9 @@ _NAMES_TOLD = 100
 class FieldMap:
     """Where a judged record finds its fields.
 
-    A source is a column (`output_1`), a path into nested fields (`candidate.text`), or, for `responses`, several of
-    either separated by commas (`output_1,output_2`).
+    A source is a column (`output_1`), a path into nested fields and lists (`candidate.text`, `chosen.-1.content`), or, for
+    `responses`, several of either separated by commas (`output_1,output_2`). Where no source of a needed field is named,
+    records of known data sets are recognised (`recognise`), and standard error says as what.
     """
 
     sources: Mapping[str, str]
@@ -30,6 +33,9 @@ class FieldMap:
     """Alternatives: a record must have every field of one of them; the first that is complete is read."""
     optional: tuple[str, ...] = OPTIONAL_FIELDS
     """Fields read where they are present and not empty."""
+    recognises: bool = False
+    """Whether records that lack the needed fields may be of a known form."""
+    _said: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @classmethod
     def parse(
@@ -56,11 +62,14 @@ class FieldMap:
                 raise DataError(f"A mapping must read FIELD=COLUMN with FIELD one of {', '.join(known)}, "
                                 f"got {assignment!r}.", f"For example {known[0]}=input.")  # fmt: skip
             sources[field] = source
-        return cls(sources, needs, optional)
+        named = {field for field, source in sources.items() if source != field}
+        return cls(sources, needs, optional, recognises=named <= set(optional))
 
     def columns(self, available: Sequence[str]) -> list[str]:
         """The columns of a table that this map reads, out of those it has."""
         names = {name for field in self.sources for source in self._parts(field) for name in _prefixes(source)}
+        if self.recognises and not self._complete(available):
+            names.update(COLUMNS)
         return [column for column in available if column in names]
 
     def check_columns(self, available: Sequence[str], path: str) -> None:
@@ -69,13 +78,16 @@ class FieldMap:
         Raises:
             DataError: No alternative is complete.
         """
+        if not self._complete(available) and not (self.recognises and may_fit(available)):
+            raise DataError(f"{path} needs {self._needed()}, it has {', '.join(available)}.", self._advice())
+
+    def _complete(self, available: Sequence[str]) -> bool:
         present = set(available)
 
         def has(field: str) -> bool:
             return all(present.intersection(_prefixes(source)) for source in self._parts(field))
 
-        if not any(all(map(has, alternative)) for alternative in self.needs):
-            raise DataError(f"{path} needs {self._needed()}, it has {', '.join(available)}.", self._advice())
+        return any(all(map(has, alternative)) for alternative in self.needs)
 
     def pick(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
         """The judged record inside a file's record.
@@ -94,6 +106,13 @@ class FieldMap:
                 break
         else:
             problem = f"The record needs {self._needed()}, it has {_listed(values)}. {self._advice()}"
+            known = recognise(values, self.sources) if self.recognises else None
+            if known is not None:
+                found, problem = dict(known.fields), known.problem
+                self._say(known.form)
+        if isinstance(turns := turns_of(found.get("messages")), list) and turns != found["messages"]:
+            found["messages"] = turns
+            self._say("messages of another spelling")
         found |= {field: self._value(field, values) for field in self.optional}
         found = {
             field: value
@@ -102,6 +121,11 @@ class FieldMap:
         }
         broken = [field for field, value in found.items() if _has_lone_surrogate(value)]
         return found, f"The text of `{', '.join(broken)}` is not valid UTF-8." if broken else problem
+
+    def _say(self, form: str) -> None:
+        if form not in self._said:
+            self._said.add(form)
+            sys.stderr.write(f"Recognised: {form}. Name other columns with --map FIELD=COLUMN.\n")
 
     def _value(self, field: str, values: Mapping[str, Any]) -> Any:
         parts = [_look_up(source, values) for source in self._parts(field)]
@@ -192,9 +216,14 @@ def _found(source: str, values: Mapping[str, Any]) -> Any:
         return values[source]
     found: Any = values
     for key in source.split("."):
-        if not isinstance(found, Mapping) or key not in found:
+        if isinstance(found, list | tuple) and key.removeprefix("-").isdecimal():
+            if not -len(found) <= int(key) < len(found):
+                return _ABSENT
+            found = found[int(key)]
+        elif isinstance(found, Mapping) and key in found:
+            found = found[key]
+        else:
             return _ABSENT
-        found = found[key]
     return found
 
 
