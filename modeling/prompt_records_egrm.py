@@ -150,11 +150,10 @@ def read_id(value: object) -> int | str | None:
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+    number: Any = value
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not math.isfinite(number):
         return None
-    if not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else str(value)
+    return int(number) if number == int(number) else str(number)
 
 
 def draw_key(key: int | str) -> int | str:

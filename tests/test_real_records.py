@@ -233,7 +233,7 @@ def test_equal_rewards_are_told_apart_by_the_expected_reward_where_the_distribut
     for result in told.results:
         rungs = result.account.verdict_probs
         expected.append(sum(p * worth for rung in rungs for p, worth in zip(rung, worths, strict=True)) / len(rungs))
-    by_hand = sorted(range(7), key=lambda index: (-told.results[index].reward, -expected[index]))
+    by_hand = sorted(range(7), key=lambda index: (-(told.results[index].reward or 0.0), -expected[index]))
     assert len({result.reward for result in ranking.results}) < 7
     assert list(ranking.order) == by_hand
     assert ranking.best == by_hand[0]

@@ -267,7 +267,7 @@ def _refuse_no_records(records: Any) -> None:
                          'Of pandas: records.to_dict("records"); of Polars: records.to_dicts(); of Arrow: '
                          "records.to_pylist().")  # fmt: skip
     start = records[0] if isinstance(records, list | tuple) and records else None
-    is_ids = isinstance(start, int) or (hasattr(records, "dtype") and str(records.dtype) != "object")
+    is_ids = isinstance(start, int) or str(getattr(records, "dtype", "object")) != "object"
     if is_ids:
         raise InputError(f"`records` must be an iterable of records, got the numbers of {name}.",
                          "Token ids are judged by the model: model(input_ids), one conversation a row.")  # fmt: skip
