@@ -168,7 +168,8 @@ class _Loop:
         self.backbone, self.plan, self.warp, self.rows = backbone, plan, warp, rows
         self.want_log_probs, self.pooling = want_log_probs, pooling
         lengths = torch.zeros(count, dtype=torch.int64, device=device)
-        log_probs = torch.full((count,), 0.0 if want_log_probs else torch.nan, device=device)
+        nothing = 0.0 if want_log_probs else torch.nan
+        log_probs = torch.full((count,), nothing, dtype=torch.float32, device=device)
         tokens = torch.zeros(count, rows.max_tokens, dtype=torch.int64, device=device)
         ended, late, broken = (torch.zeros(count, dtype=torch.bool, device=device) for _ in range(3))
         kept = torch.zeros(count, plan.draft_length, dtype=torch.int64, device=device)

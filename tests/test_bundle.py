@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_tools import egrm, one_thread, read_jsonl, write_jsonl
+from fresh import run_fresh
 from transformers import AutoModel, pipeline
 
 from transformers_egrm import EGRMRewardModel, RewardJudge
@@ -17,6 +18,7 @@ from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.hub_card_egrm import MARKER, render_card
+from transformers_egrm.modeling.hub_saving_egrm import AUTO_MAP
 
 
 WORLD = list(islice(examples("test", seed=99), 150))
@@ -41,10 +43,44 @@ def test_both_routes_are_taken_and_the_short_one_is_the_surer(results):
     assert np.mean(np.array(right)[short]) > 0.8
 
 
-def test_it_is_data_only_and_small():
+def test_it_is_small_and_its_code_is_the_packages():
     files = [path for path in MINI_FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert not [path.name for path in files if path.suffix == ".py"]
+    pointers = {path.name: path.read_text() for path in files if path.suffix == ".py"}
+    named = {reference.split(".")[0] + ".py" for reference in AUTO_MAP.values()} | {"pipeline_egrm.py"}
+    assert pointers.keys() == named
+    assert all(len(text) < 250 and "from transformers_egrm.modeling." in text for text in pointers.values())
     assert sum(path.stat().st_size for path in files) <= 4_000_000
+
+
+LOADED_BY_PATH = """
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor, pipeline
+
+assert not [name for name in sys.modules if name.split(".")[0] == "transformers_egrm"]
+folder, record = given["folder"], given["record"]
+loaders = {"config": AutoConfig, "processor": AutoProcessor, "model": AutoModel, "classifier": AutoModelForSequenceClassification}
+loader = loaders.get(given["first"])
+if loader is None:
+    reward = pipeline("reward-scoring", model=folder, trust_remote_code=True)(record)["reward"]
+else:
+    loaded = loader.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    reward = float(model.judge(model.processor(record)).rewards)
+    if given["first"] == "model":
+        loaded.save_pretrained(given["save"])
+print(json.dumps(reward))
+"""
+
+
+@pytest.mark.parametrize("first", ["config", "processor", "model", "classifier", "pipeline"])
+def test_it_loads_by_its_path_where_the_package_was_not_imported(first, tmp_path: Path):
+    record = {"id": 1, "prompt": "What is 3 + 4?", "response": "7"}
+    given = {"folder": str(MINI_FOLDER), "record": record, "first": first, "save": str(tmp_path / "saved")}
+    (expected,) = RewardJudge(load_mini())([record])
+    assert run_fresh(LOADED_BY_PATH, given, tmp_path, package=True) == expected.reward
+    if first == "model":
+        assert len((tmp_path / "saved" / "modeling_egrm.py").read_text()) > 10_000, (
+            "saved again it brings the code itself"
+        )
 
 
 def test_the_command_line_knows_it_by_name(tmp_path: Path, results):

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import math
+import threading
 import time
 import weakref
 from collections import Counter
@@ -183,6 +184,40 @@ def test_an_endless_stream_holds_no_more_than_its_window():
 def test_one_record_instead_of_a_list_is_refused():
     with pytest.raises(TypeError, match="Put it in a list"):
         RewardJudge(ScriptedModel()).stream(record(1))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_threads_that_read_one_stream_share_its_results(batch_size):
+    def slowly():
+        for item_id in range(60):
+            time.sleep(0.0005)  # so that the threads meet inside the stream
+            yield record(item_id)
+
+    stream, taken = RewardJudge(ScriptedModel(), batch_size=batch_size).stream(slowly()), [[] for _ in range(4)]
+    threads = [threading.Thread(target=lambda mine=mine: mine.extend(stream), daemon=True) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "a reader spins for ever"
+    for mine in taken:
+        assert [result.id for result in mine] == sorted(result.id for result in mine)
+    results = sorted((result for mine in taken for result in mine), key=lambda result: result.id)
+    assert results == RewardJudge(ScriptedModel())([record(item_id) for item_id in range(60)])
+    assert stream.counts == {"ok": 60}
+
+
+def test_a_source_that_reads_its_own_stream_is_refused():
+    streams = []
+
+    def source():
+        yield record(1)
+        next(streams[0])
+
+    streams.append(RewardJudge(ScriptedModel()).stream(source()))
+    assert next(streams[0]).id == 1
+    with pytest.raises(ConfigError, match="by the iterator that gives it its records"):
+        next(streams[0])
 
 
 def test_no_records_give_no_results():

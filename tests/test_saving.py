@@ -683,6 +683,22 @@ print(json.dumps(found))
 """
 
 
+TOKENIZER_ALONE = """
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+sizes = [len(AutoTokenizer.from_pretrained(given["folder"], trust_remote_code=False)),
+         len(PreTrainedTokenizerFast.from_pretrained(given["folder"]))]
+print(json.dumps(sizes))
+"""
+
+
+@pytest.mark.parametrize("package", [False, True], ids=["absent", "importable"])
+def test_the_tokenizer_alone_needs_neither_trust_nor_an_answer(saved, package, tmp_path):
+    """Nobody answers on standard input there: what was given is read already, and a question would fail."""
+    found = run_fresh(TOKENIZER_ALONE, {"folder": str(saved)}, tmp_path, package=package)
+    assert found == [len(tiny_tokenizer())] * 2
+
+
 def test_without_the_package_a_folder_a_resaved_one_and_a_sharded_one_give_the_same_bits(saved, tmp_path):
     expected = measure(load(saved), RECORDS)
     resaved, sharded = str(tmp_path / "resaved"), str(tmp_path / "sharded")

@@ -5,12 +5,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from os import PathLike
+from threading import RLock
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from transformers_egrm.bundle import folder_of
-from transformers_egrm.modeling.errors_egrm import InputError, is_count, need, need_flag
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, is_count, need, need_flag
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -195,6 +196,8 @@ class RewardJudge:
 class JudgeStream(Iterator[JudgeResult]):
     """Results of one stream of records, in input order. Made by `RewardJudge.stream`.
 
+    Several threads may read one stream: each result goes to one of them, and while one computes the others wait.
+
     Attributes:
         counts: Results delivered so far, by status.
     """
@@ -209,6 +212,8 @@ class JudgeStream(Iterator[JudgeResult]):
             judge.model, judge.processor, batch_size=judge.batch_size, return_texts=judge.return_rationale,
             explain=explain, **judge.options,
         )  # fmt: skip
+        # Re-entrant: a record's own iterator may look at `counts`, and asking for the next result then is an error, no lock-up.
+        self._lock, self._reading = RLock(), False
         self._source = iter(records)
         self._exhausted = False
         self._failure: Exception | None = None
@@ -218,6 +223,19 @@ class JudgeStream(Iterator[JudgeResult]):
         self._bar = tqdm(total=total, unit="record", disable=not judge.progress)
 
     def __next__(self) -> JudgeResult:
+        with self._lock:
+            if self._reading:
+                raise ConfigError(
+                    "A stream was asked for its next result by the iterator that gives it its records.",
+                    "Read records and results in two places.",
+                )
+            self._reading = True
+            try:
+                return self._next()
+            finally:
+                self._reading = False
+
+    def _next(self) -> JudgeResult:
         while True:
             self._read_ahead()
             if not self._in_flight:
