@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .errors_egrm import ConfigError, need
+from .errors_egrm import ConfigError, is_finite, need
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 
 
@@ -27,7 +27,8 @@ class EGRMConfig(PreTrainedConfig):
     `task` holds the default judging task as plain data (see `JudgeTask.to_dict`): the verdict space and the token ids
     of the judge's turn, so that a judgement needs no text. `judging` holds the judging defaults as plain data, every one of
     them, so that a checkpoint judges alike when a later version has other defaults; single ones may be given by name
-    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card.
+    (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `no_verdict_reward` is what
+    `forward` gives a trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN.
     """
 
     model_type = "egrm_reward"
@@ -47,6 +48,7 @@ class EGRMConfig(PreTrainedConfig):
     regression_weight: float = 0.5
     huber_delta: float = 0.1
     hinge_margin: float = 0.1
+    no_verdict_reward: float | None = None
     task: dict | None = None
     judging: dict | None = None
     base_models: Sequence[str] = ()
@@ -71,6 +73,8 @@ class EGRMConfig(PreTrainedConfig):
         need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
         need(self.hinge_margin >= 0, "hinge_margin", self.hinge_margin, "a number >= 0")
         need(self.scorer_max_tokens >= 8, "scorer_max_tokens", self.scorer_max_tokens, "at least 8 tokens")
+        fill = self.no_verdict_reward
+        need(fill is None or is_finite(fill), "no_verdict_reward", fill, "a number, or None for NaN")
         self.judge_options()
 
     @classmethod

@@ -378,8 +378,8 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             **options: Fields of `JudgeOptions`.
 
         Returns:
-            `logits` [B, 1] float32 are the rewards, NaN where there is no verdict, which includes conversations that
-            do not fit the context. No gradient flows. On the device of `input_ids`.
+            `logits` [B, 1] float32 are the rewards; where there is no verdict, also as a conversation does not fit the
+            context, `config.no_verdict_reward`, by default NaN. No gradient flows. On the device of `input_ids`.
 
         Raises:
             ConfigError: The checkpoint has no task, or not one of layout `conversation`; or an option is wrong.
@@ -414,6 +414,8 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             for name, value in (("logits", judged["rewards"][:, None]), *judged.items()):
                 if name in output:
                     output[name][fits] = value.to(output[name].device)
+        if (fill := self.config.no_verdict_reward) is not None:
+            output["logits"].nan_to_num_(fill)
         return EGRMSequenceOutput(**{name: value.to(input_ids.device) for name, value in output.items()})
 
     def generate(self, *args: Any, temperatures: Sequence[float] | None = None, **kwargs: Any) -> Any:

@@ -41,7 +41,9 @@ def _rendered(render: Callable[..., str], key: str) -> tuple[str, str] | None:
     opening, closing = thought[thought.index(_USER) : start], thought[start + len(_THOUGHT) : end].strip()
     common = next((i for i, (a, b) in enumerate(zip(header, opening, strict=False)) if a != b), len(header))
     # Part of the delimiter may begin as the answer's own mark does: it starts where its bracket opens.
-    common = max(opening.rfind("\n", 0, common) + 1, opening.rfind(">", 0, common) + 1, opening.rfind("]", 0, common) + 1)
+    common = max(
+        opening.rfind("\n", 0, common) + 1, opening.rfind(">", 0, common) + 1, opening.rfind("]", 0, common) + 1
+    )
     opening = opening[common:].strip()
     if not (_BRACKETED.fullmatch(opening) and _BRACKETED.fullmatch(closing)):
         return None

@@ -98,7 +98,9 @@ class VerdictGrammar:
         bracket = _LAST_BRACKETS.search(last, start)
         if bracket is None or (found := self._whole(bracket[1])) is None:
             return None
-        return (None if _OR.search(last[max(start, bracket.start() - 20) : bracket.start()]) else found), bracket.start()
+        return (
+            None if _OR.search(last[max(start, bracket.start() - 20) : bracket.start()]) else found
+        ), bracket.start()
 
     def _loose(self, text: str, last: str, line: int) -> int | None:
         stripped = _CLOSING_FENCE.sub("", last)
@@ -218,7 +220,9 @@ _OPENING = f" \t\n\r*_([{{$#>{_QUOTES}"
 _CLOSING = f" \t\n\r*_)]}}$.,;!{_QUOTES}"
 _DECORATION = re.compile(rf"(?:[\s*_(\[{{$#>:={_QUOTES}]|\\(?:boxed|text|textbf|mathbf|mathrm)\{{)*")
 _CANDIDATE_NOUN = re.compile(r"(?:(?i:response|answer|option|candidate|assistant|number)\s+#?)?")
-_RELATION = re.compile(r"[*_\s]*(>{1,3}(?!=)|<{1,3}(?![=/|])|={1,3}(?![<>])|[\u226b\u226a\u227b\u227a\u2248\u2261])[*_\s]*")
+_RELATION = re.compile(
+    r"[*_\s]*(>{1,3}(?!=)|<{1,3}(?![=/|])|={1,3}(?![<>])|[\u226b\u226a\u227b\u227a\u2248\u2261])[*_\s]*"
+)
 _SIGNS = {
     ">": ">", "\u226b": ">", "\u227b": ">", "<": "<", "\u226a": "<", "\u227a": "<", "=": "=", "\u2248": "=", "\u2261": "=",
 }  # fmt: skip
@@ -249,7 +253,9 @@ _OPENS = (
     rf"|(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)[*_)\]{MASK}]{{0,4}}[ \t]+[*_]{{0,3}})"
 )
 _RANGE = r"(?:[ \t]*[(\[][ \t]*(?:out of|from|on|scale|score|rating|/|[0-9])[^()\[\]\n]{0,30}[)\]])?"
-_FOR = r"(?:[ \t]+(?:for|on)[ \t]+(?:the|this)(?:[ \t]+(?:last|assistant's))?[ \t]+(?:response|answer|reply|solution))?"
+_FOR = (
+    r"(?:[ \t]+(?:for|on)[ \t]+(?:the|this)(?:[ \t]+(?:last|assistant's))?[ \t]+(?:response|answer|reply|solution))?"
+)
 _SAYS = r"[^\w\n]{0,4}(?:\bis\b[ \t]*:?|[:=])"
 _SHORT_CUE = re.compile(rf"{_LEAD}verdict\b{_SAYS}", re.IGNORECASE)
 _VERDICT_CUE = re.compile(
@@ -257,7 +263,9 @@ _VERDICT_CUE = re.compile(
     rf"|^[^\w\n\"'{MASK}]{{0,12}}{_LEAD}(?<![^\W_])verdict\b(?P<heading>[^\w\n]{{0,12}}\n)",
     re.MULTILINE | re.IGNORECASE,
 )
-_LINE_CUE = re.compile(rf"^{_MARKS}{{0,12}}{_LEAD}(?<![^\W_])(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE)
+_LINE_CUE = re.compile(
+    rf"^{_MARKS}{{0,12}}{_LEAD}(?<![^\W_])(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE
+)
 _LOOSE_CUE = re.compile(
     rf"{_OPENS}{_LEAD}\b(?:score|rating|grade|reward|judge?ment|decision|choice|winner|preference|result(?=[^\w\n]{{0,4}}[:=])"
     rf"|(?:better|best) (?:response|answer|one))\b{_RANGE}{_FOR}{_SAYS}"
@@ -270,9 +278,22 @@ _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
 _NOT_BARE = re.compile(r"[ \t]*[=+<:]")
 _CLOSING_FENCE = re.compile(r"\s*(?:```|~~~)\s*\Z")
 _OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
-_KEYS = ("verdict", "final_verdict", "score", "overall_score", "rating", "grade", "result", "choice", "decision", "winner")
+_KEYS = (
+    "verdict",
+    "final_verdict",
+    "score",
+    "overall_score",
+    "rating",
+    "grade",
+    "result",
+    "choice",
+    "decision",
+    "winner",
+)
 _LONGEST_OBJECT = 8192
-_ANSWER_WORDS = re.compile(r"=|\\|\b(?:answer|solution|value|sum|total|ends?|equals?|result|get|gives)\b", re.IGNORECASE)
+_ANSWER_WORDS = re.compile(
+    r"=|\\|\b(?:answer|solution|value|sum|total|ends?|equals?|result|get|gives)\b", re.IGNORECASE
+)
 _RESPONSE_WORDS = re.compile(rf"{_ANSWER_WORDS.pattern}|\bresponse\b", re.IGNORECASE)
 _JUDGING_WORDS = re.compile(
     r"\b(?:score|rate|rating|grade|verdict|deserves?|award|assign|I (?:would |will )?give|points?)\b", re.IGNORECASE

@@ -10,8 +10,15 @@ from collections.abc import Sequence
 MASK = "\x1a"
 """Stands for a character that is not the writer's own word: no letter, no space, no decoration."""
 
-_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3002: 0x2E, 0x3010: 0x5B, 0x3011: 0x5D}
-_THOUGHT = r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|reflection|scratch_?pad|inner_monologue|cot|deliberation)"
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
+    0x3000: 0x20,
+    0x3002: 0x2E,
+    0x3010: 0x5B,
+    0x3011: 0x5D,
+}
+_THOUGHT = (
+    r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|reflection|scratch_?pad|inner_monologue|cot|deliberation)"
+)
 _THINKING_TAG = re.compile(
     # <think>, </seed:think>, <|START_THINKING|>, <|end_of_thought|>, <think_start>, [THINK], and the same in a moon's signs
     r"(?:<\|?|\[(?=(?-i:/?(?:BEGIN_|END_)?THINK(?:ING)?\]))|\u25c1)"

@@ -60,7 +60,9 @@ class VerdictProse:
             rf"\[\[{label}\]\]",
         ]
         if self.kind in ("pairwise", "listwise"):
-            named.append(rf"{label}(?i:\s+(?:wins|is\s+(?:the\s+)?(?:better|best|winner|preferred))\b(?=\W*$|[.,;!?]))")
+            named.append(
+                rf"{label}(?i:\s+(?:wins|is\s+(?:the\s+)?(?:better|best|winner|preferred))\b(?=\W*$|[.,;!?]))"
+            )
         if self.kind not in ("pointwise", "listwise"):
             named.append(rf"(?i:\bor\b){decorated}{_NOUN}{label}")
         if self.kind == "binary":

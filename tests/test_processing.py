@@ -463,7 +463,11 @@ def test_no_verdict_in_judged_text_is_ever_read_because_only_the_generators_turn
         processor = PROCESSORS["chatml"]
         task, item = processor.task(space), processor.encode(record_for(space, text), space=space)
         for suffix, reasoning in ((task.short_suffix_ids, False), (task.long_suffix_ids, True)):
-            written = [*item.prompts[0], *suffix, *processor.tokenizer(" I cannot say", add_special_tokens=False)["input_ids"]]
+            written = [
+                *item.prompts[0],
+                *suffix,
+                *processor.tokenizer(" I cannot say", add_special_tokens=False)["input_ids"],
+            ]
             said = processor.decode(written[len(item.prompts[0]) + len(suffix) :])
             assert task.parse(said, reasoning) is None
 

@@ -298,7 +298,12 @@ def test_the_battery_asks_both_ways_of_every_kind_of_space():
 @pytest.mark.parametrize("reasoning", [True, False])
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: f"{space.kind}-{space.num_verdicts}")
 def test_what_repeats_the_prompts_own_format_line_is_no_verdict(space, reasoning):
-    for line in (space.format_line, f"**{space.format_line}**", space.format_line.replace('"', "'"), f"{space.format_line}\nSo"):
+    for line in (
+        space.format_line,
+        f"**{space.format_line}**",
+        space.format_line.replace('"', "'"),
+        f"{space.format_line}\nSo",
+    ):
         assert space.parse(line, reasoning) is None
         assert space.parse(line, reasoning, complete=False) is None
 
