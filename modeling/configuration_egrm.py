@@ -32,7 +32,8 @@ class EGRMConfig(PreTrainedConfig):
     them, so that a checkpoint judges alike when a later version has other defaults; single ones may be given by name
     (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `card` is what else the card
     says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
-    `example` (a record); who trains the weights for another use sets another.
+    `example` (a record); who trains the weights for another use sets another. `no_verdict_reward` is what `forward` gives a
+    trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN.
     """
 
     model_type = "egrm_reward"
@@ -52,6 +53,7 @@ class EGRMConfig(PreTrainedConfig):
     regression_weight: float = 0.5
     huber_delta: float = 0.1
     hinge_margin: float = 0.1
+    no_verdict_reward: float | None = None
     task: dict | None = None
     judging: dict | None = None
     base_models: Sequence[str] = ()
@@ -78,6 +80,8 @@ class EGRMConfig(PreTrainedConfig):
         need(self.huber_delta > 0, "huber_delta", self.huber_delta, "a number > 0")
         for name in ("hinge_margin", "initializer_range"):
             need(getattr(self, name) >= 0, name, getattr(self, name), "a number >= 0")
+        fill = self.no_verdict_reward
+        need(fill is None or is_finite(fill), "no_verdict_reward", fill, "a number, or None for NaN")
         tokens = self.scorer_max_tokens
         need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
         keys = f"a mapping with keys out of {', '.join(CARD_KEYS)}"

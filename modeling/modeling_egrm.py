@@ -381,9 +381,9 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             **options: Fields of `JudgeOptions`. What wrappers pass to every model (`judge_tokens_egrm.IGNORED`) is ignored.
 
         Returns:
-            `logits` [B, 1] float32 are the rewards, NaN where there is no verdict, which includes conversations that
-            do not fit the context. No gradient flows: where one could be asked for (training mode, gradients on) the
-            backward pass raises a ConfigError. On the device of `input_ids`.
+            `logits` [B, 1] float32 are the rewards; where there is no verdict, also as a conversation does not fit the
+            context, `config.no_verdict_reward`, by default NaN. No gradient flows: where one could be asked for (training
+            mode, gradients on) the backward pass raises a ConfigError. On the device of `input_ids`.
 
         Raises:
             ConfigError: The checkpoint has no task, or not one of layout `conversation`, or its processor has another; an
@@ -396,6 +396,8 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         self._look_for_turns(conversations, task)
         limit = longest_prompt(self.config, self._options(task, options), task)
         output = judge_conversations(conversations, task, limit, partial(self.judge, **options))
+        if (fill := self.config.no_verdict_reward) is not None:
+            output["logits"].nan_to_num_(fill)
         if self.training and torch.is_grad_enabled():
             output["logits"] = refusing_gradients(output["logits"])
         assert input_ids is not None, "read above"

@@ -1,5 +1,6 @@
 """The composite: components taken over as they are, conversations judged from token ids alone, fp32 where it matters."""
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -129,6 +130,20 @@ def test_a_missing_verdict_is_nan_and_its_status_says_why(model):
     out = model(**as_trainers_tokenise(RECORDS, "right"), **options)
     assert (out.statuses == Status.NO_VERDICT).any()
     assert torch.equal(out.logits[:, 0].isnan(), out.statuses != Status.OK)
+
+
+def test_a_trainer_may_name_the_reward_of_a_missing_verdict(model, monkeypatch):
+    options = {"probe_vocabulary": "full", "max_probe_tokens": 1, "max_chain_tokens": 1}
+    batch = as_trainers_tokenise(RECORDS, "right")
+    plain = model(**batch, **options)
+    monkeypatch.setattr(model.config, "no_verdict_reward", -1.5)
+    filled = model(**batch, **options)
+    assert bool((plain.statuses == Status.NO_VERDICT).any())
+    assert torch.equal(filled.statuses, plain.statuses)
+    assert torch.equal(filled.logits, plain.logits.nan_to_num(-1.5))
+    for value in (math.nan, math.inf):
+        with pytest.raises(ConfigError, match="no_verdict_reward"):
+            EGRMConfig(no_verdict_reward=value)
 
 
 def test_a_row_without_tokens_is_refused(model):
