@@ -62,8 +62,8 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
         model.attach_draft(draft.to(model.device))
     on_terminal = typer.get_text_stream("stderr").isatty()
     return RewardJudge(
-        model, batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric_text(run.rubric),
-        return_rationale=run.rationale, progress=on_terminal if run.progress is None else run.progress, **judging,
+        model, batch_size=run.batch_size, batch_tokens=run.batch_tokens, reorder_window=run.reorder_window,
+        rubric=rubric_text(run.rubric), return_rationale=run.rationale, progress=on_terminal if run.progress is None else run.progress, **judging,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -101,10 +101,18 @@ class _Judging:
     keep: tuple[str, ...]
     load: Callable[[], Any]
     judge: Callable[[Any, Iterator[Picked]], Iterator[dict[str, Any]]]
+    loaded: list[Any] = field(default_factory=list)
+    """What judges, once it is loaded."""
 
     def tally(self) -> Tally:
         """Empty counts for this job."""
         return Tally(route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
+
+    @property
+    def padded_share(self) -> float | None:
+        """Share of padding in the prompt tokens run; None where nothing was, or no one counts."""
+        load = getattr(self.loaded[0], "load", None) if self.loaded else None
+        return None if load is None else load.padded_share
 
     def rows(self, records: Iterator[Record]) -> Iterator[tuple[Record, dict[str, Any], float]]:
         """Every record with its row and the seconds since judging began, in order."""
@@ -112,6 +120,7 @@ class _Judging:
         if first is None:
             return
         judge = self.load()
+        self.loaded.append(judge)
         started = time.monotonic()
         pending: deque[_Pending] = deque()  # as many as the judge takes ahead
         picked = self._picked(chain([first], records), pending)
@@ -136,6 +145,7 @@ def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> None:
         tally.add(judgements_of(row))
         sys.stdout.buffer.write(json_line(row))
         sys.stdout.buffer.flush()
+    tally.padded_share = judging.padded_share
     _report(judging.job, tally.to_dict(seconds))
 
 
@@ -169,6 +179,7 @@ def _run_to_file(judging: _Judging, records: Iterator[Record], journal: Journal)
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
+    tally.padded_share = judging.padded_share
     summary = tally.to_dict(journal.seconds)
     write_rows(journal.rows, job.run.output, job.types)
     journal.finish(summary)
