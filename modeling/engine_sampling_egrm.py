@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 
-TOP_CANDIDATES = 256  # a nucleus that reaches further is found without ranking
+TOP_CANDIDATES = 256  # nearly every nucleus fits into so many tokens
+MORE_CANDIDATES = 4096  # where it does not, so many are ranked; beyond, sorting takes longer than searching the bits
+SUMMED_COLUMNS = 256  # weights are summed in float32 over so many columns, and these sums in float64
+CPU_BLOCK = 1 << 21  # most numbers of a temporary over the whole vocabulary: small ones stay in a cache
+OTHER_BLOCK = 1 << 27  # elsewhere a launch costs more than the memory
 SORTED_COLUMNS = 1024  # up to here sorting a row takes less time and memory than searching its bits
 LEAST_LOG_WEIGHT = -69.0  # relative to the most probable token, in nats
 RADIX_DIGITS = (
@@ -48,15 +52,34 @@ def draw(logits: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor) 
         uniform: [N] float64 in (0, 1).
 
     Returns:
-        [N] int64. Equal to inverting `warped_probs`, up to the order of float64 sums.
+        [N] int64. Equal to inverting `warped_probs`, up to the order of float64 sums. In a vocabulary of more than
+        `TOP_CANDIDATES` tokens the whole mass, of which top-p is a share, is exact to some 1e-7 of itself (float32 sums).
+        What a row draws depends on no other row.
     """
     repeats = temperatures.shape[0] // logits.shape[0]
-    weights = _weights(logits.repeat_interleave(repeats, 0), temperatures)
-    drawn = _draw_among_top(logits, weights, temperatures, top_ps, uniform)
-    if drawn is None:
-        kept = weights * (weights >= _nucleus_floor(weights, top_ps)[:, None])
-        drawn = _invert(kept.double().cumsum(-1), uniform)
-    return torch.where(temperatures > 0, drawn, logits.argmax(-1).repeat_interleave(repeats, 0))
+    kinds = ((temperatures > 0).long() * (1 + (top_ps < 1).long())).tolist()
+    greedy, whole, some = (
+        torch.tensor([row for row, own in enumerate(kinds) if own == kind], dtype=torch.int64, device=logits.device)
+        for kind in range(3)
+    )
+    drawn = torch.zeros(len(kinds), dtype=torch.int64, device=logits.device)
+    if len(greedy):
+        own, place = _of_rows(logits, greedy, repeats)
+        drawn[greedy] = own.argmax(-1)[place]
+    for count in _candidate_counts(logits.shape[-1]):
+        if not len(some):
+            break
+        ranking = _rank(*_of_rows(logits, some, repeats), temperatures[some], top_ps[some], count)
+        columns, kept = ranking.in_order(count)
+        drawn[some] = columns.gather(-1, _invert(kept.cumsum(-1), uniform[some])[:, None])[:, 0]
+        some = some[~ranking.is_whole]
+    for rows, searches in ((whole, False), (some, True)):
+        for part in rows.split(_block_rows(logits)):
+            weights = _weights(logits[part // repeats], temperatures[part])
+            if searches:
+                weights = weights * (weights >= _nucleus_floor(weights, top_ps[part])[:, None])
+            drawn[part] = _invert(weights.double().cumsum(-1), uniform[part])
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -116,39 +139,72 @@ def warped_support(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_k: 
     if not top_k and bool(((temperatures > 0) & (top_ps == 1)).all()):
         whole = _weights(logits, temperatures).double()
         return Support(whole / whole.sum(-1, keepdim=True), None)
-    if logits.shape[-1] > TOP_CANDIDATES and bool((temperatures > 0).all()):
-        weights = _weights(logits, temperatures)
-        index = logits.topk(TOP_CANDIDATES, dim=-1).indices
-        ranked = weights.gather(-1, index).double()
-        limit = torch.where(top_ps < 1, top_ps * weights.sum(-1, dtype=torch.float64), torch.inf)[:, None]
-        inside = (ranked.cumsum(-1) - ranked < limit) & (ranked > 0)
-        floor = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp_min(1) - 1)
-        if bool((ranked[:, -1:] < floor).all()):
-            width = int((ranked >= floor).sum(-1).max())
-            kept = torch.where(ranked >= floor, ranked, 0.0)[:, :width]
-            columns, order = index[:, :width].sort(-1)
-            kept = kept.gather(-1, order)
-            return Support(kept / kept.sum(-1, keepdim=True), columns)
+    if bool((temperatures > 0).all()):
+        for count in _candidate_counts(logits.shape[-1]):
+            ranking = _rank(logits, slice(None), temperatures, top_ps, count)
+            if bool(ranking.is_whole.all()):
+                columns, kept = ranking.in_order(int((ranking.kept > 0).sum(-1).max()))
+                return Support(kept / kept.sum(-1, keepdim=True), columns)
     return Support(warped_probs(logits, temperatures, top_ps), None)
 
 
-def _draw_among_top(
-    logits: Tensor, weights: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor
-) -> Tensor | None:
-    # Nearly always a few hundred of 100,000 tokens hold the nucleus. One partial sort of each row of logits finds them,
-    # because their order does not depend on the temperature. None where they do not prove to hold it.
-    if weights.shape[-1] <= TOP_CANDIDATES or not bool((top_ps < 1).all()):
-        return None
-    repeats = weights.shape[0] // logits.shape[0]
-    index = logits.topk(TOP_CANDIDATES, dim=-1).indices.repeat_interleave(repeats, 0)
-    ranked = weights.gather(-1, index).double()
-    inside = ranked.cumsum(-1) - ranked < (top_ps * weights.sum(-1, dtype=torch.float64))[:, None]
+def _candidate_counts(size: int) -> tuple[int, ...]:
+    # How many tokens of a vocabulary are ranked, one try after another. Ranking more than a quarter saves nothing.
+    if size <= TOP_CANDIDATES:
+        return ()
+    return (TOP_CANDIDATES, MORE_CANDIDATES) if size >= 4 * MORE_CANDIDATES else (TOP_CANDIDATES,)
+
+
+def _of_rows(logits: Tensor, rows: Tensor, repeats: int) -> tuple[Tensor, Tensor | slice]:
+    # The logits that some rows read, each once, and which of them each row reads. Nothing is copied where all are read.
+    if len(rows) == len(logits) * repeats:
+        return logits, slice(None) if repeats == 1 else rows // repeats
+    read, place = (rows // repeats).unique(return_inverse=True)
+    return (logits, read[place]) if len(read) == len(logits) else (logits[read], place)
+
+
+def _block_rows(logits: Tensor) -> int:
+    # Rows of a temporary over the whole vocabulary.
+    return max(1, (CPU_BLOCK if logits.device.type == "cpu" else OTHER_BLOCK) // logits.shape[-1])
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    # The most probable tokens of each row, the first ones inside the nucleus.
+    columns: Tensor  # [N, C] int64, descending
+    kept: Tensor  # [N, C] float64 weights, 0 outside the nucleus
+    is_whole: Tensor  # [N] bool, whether the nucleus is proven to end among them
+
+    def in_order(self, width: int) -> tuple[Tensor, Tensor]:
+        """[N, width] ids of the first tokens in vocabulary order, and their weights."""
+        columns, order = self.columns[:, :width].sort(-1)
+        return columns, self.kept.gather(-1, order)
+
+
+def _rank(logits: Tensor, place: Tensor | slice, temperatures: Tensor, top_ps: Tensor, count: int) -> _Ranking:
+    # One partial sort for each row of logits, since their order does not depend on the temperature.
+    top, columns = logits.topk(count, dim=-1)
+    ranked = _weights(top[place], temperatures).double()
+    mass = _mass(logits, top[:, :1], place, temperatures)
+    limit = torch.where(top_ps < 1, top_ps * mass, torch.inf)[:, None]
+    inside = (ranked.cumsum(-1) - ranked < limit) & (ranked > 0)
     floor = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp_min(1) - 1)
-    if not bool((ranked[:, -1:] < floor).all()):
-        return None
-    index, order = index.sort(-1)
-    sums = torch.where(ranked >= floor, ranked, torch.zeros_like(ranked)).gather(-1, order).cumsum(-1)
-    return index.gather(-1, _invert(sums, uniform)[:, None])[:, 0]
+    # A token as probable as the least of the nucleus belongs to it, so the last one must be less probable.
+    return _Ranking(columns[place], torch.where(ranked >= floor, ranked, 0.0), ranked[:, -1] < floor[:, 0])
+
+
+def _mass(logits: Tensor, peaks: Tensor, place: Tensor | slice, temperatures: Tensor) -> Tensor:
+    # [N] float64, the sum of each row's weights, which are never held for all rows, nor copied to float64. Sums over a few
+    # columns do not depend on how many rows there are.
+    rows, size = _block_rows(logits), logits.shape[-1]
+    main = size - size % SUMMED_COLUMNS
+    masses = []
+    for start in range(0, len(temperatures), rows):
+        part = slice(start, start + rows) if isinstance(place, slice) else place[start : start + rows]
+        weights = _weights(logits[part], temperatures[start : start + rows], peaks[part])
+        sums = weights[:, :main].unflatten(-1, (-1, SUMMED_COLUMNS)).sum(-1)
+        masses.append(sums.double().sum(-1) + weights[:, main:].sum(-1, dtype=torch.float64))
+    return torch.cat(masses)
 
 
 def _invert(sums: Tensor, uniform: Tensor) -> Tensor:
@@ -156,11 +212,11 @@ def _invert(sums: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(sums, uniform[:, None] * sums[:, -1:], right=True)[:, 0].clamp_max(sums.shape[-1] - 1)
 
 
-def _weights(logits: Tensor, temperatures: Tensor) -> Tensor:
+def _weights(logits: Tensor, temperatures: Tensor, peaks: Tensor | None = None) -> Tensor:
     # Unnormalised, largest 1, in float32: the one rounding that every path shares. What would become a denormal number
     # becomes 0, because arithmetic on denormal numbers is a hundred times slower.
     heat = torch.where(temperatures > 0, temperatures, torch.ones_like(temperatures)).float()
-    scaled = (logits - logits.amax(-1, keepdim=True)).div_(heat[:, None])
+    scaled = (logits - (logits.amax(-1, keepdim=True) if peaks is None else peaks)).div_(heat[:, None])
     return torch.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
 
 

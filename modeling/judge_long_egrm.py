@@ -223,9 +223,10 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
     Args:
         candidates: Probes first, then chains, as the paper orders them.
         selection: `scorer`: the highest score among chains and reused probes; of those within `SCORE_NOISE` of it the first.
-            `vote`: the chains' most frequent verdict (ties: the lowest id). `likelihood`: the chain with the highest mean
-            log-probability. The last two turn to the probes only where no chain states a verdict: a probe's vote has been
-            counted before.
+            `vote`: the most frequent verdict of the chains; of equals the one whose chains are likelier, by the sum of their
+            mean log-probabilities, where all of them are known (to within `SCORE_NOISE`), else the one that was stated
+            first. No verdict is preferred for what it is. `likelihood`: the chain with the highest mean log-probability.
+            The last two turn to the probes only where no chain states a verdict: a probe's vote has been counted before.
     """
     parsed = [candidate for candidate in candidates if candidate.verdict is not None]
     if selection != "scorer":
@@ -236,8 +237,16 @@ def choose(candidates: Sequence[Candidate], selection: str) -> Candidate | None:
         return parsed[first_best([candidate.score for candidate in parsed])]
     if selection == "likelihood" and parsed[0].is_chain:
         return max(parsed, key=lambda candidate: candidate.mean_log_prob)
+    return _most_voted(parsed)
+
+
+def _most_voted(parsed: Sequence[Candidate]) -> Candidate:
+    # A counter keeps the order in which verdicts came, and so does the choice among equals.
     votes = Counter(candidate.verdict for candidate in parsed)
-    winner = min(votes, key=lambda verdict: (-votes[verdict], verdict))
+    most = max(votes.values())
+    tied = [verdict for verdict, count in votes.items() if count == most]
+    log_probs = [sum(own.mean_log_prob for own in parsed if own.verdict == verdict) for verdict in tied]
+    winner = tied[0] if any(math.isnan(known) for known in log_probs) else tied[first_best(log_probs)]
     return next(candidate for candidate in parsed if candidate.verdict == winner)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from .configuration_egrm import POOLINGS
 from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_options_egrm import JudgeOptions
+from .judge_packing_egrm import PromptLoad, count_fitting, count_within, load_of
 from .judge_plan_egrm import JudgePlan
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
 from .judge_values_egrm import EGRMOutput, LongItem, LongItems, Status
-from .prompt_groups_egrm import begin_alike
+from .prompt_groups_egrm import begin_alike, find_groups
 
 
 PLAN_OPTIONS = frozenset({"num_probes", "path", "consensus_threshold", "timeout_s"})
@@ -40,17 +41,23 @@ class Scheduler:
     """Judges records in full batches, in whatever order they come.
 
     Records wait to be probed until a batch is full; those whose probes disagree wait in a pool until a full batch of them
-    can think. Records that answer one question are probed together, so that they share its prefill. A result depends on
-    record, options and seed alone: not on batches, order or neighbours.
+    can think. Records that answer one question are probed together, so that they share its prefill. A batch of prompts is
+    smaller than `batch_size` where its lengths are so mixed that more than a tenth of what is run (`PADDED_SHARE`) would be
+    padding. A result depends on record, options and seed alone: not on batches, order or neighbours.
 
     Args:
         model: An `EGRMRewardModel`.
         processor: Makes the judge prompts; by default the model's own.
-        batch_size: Records judged together, at least 1.
+        batch_size: Most records judged together, at least 1.
+        batch_tokens: Most prompts of a batch times its longest prompt, in tokens, which bounds memory where lengths vary; a
+            record that is longer is judged alone. None: no limit.
         return_texts: Whether results carry the text of the chosen candidate.
         explain: Whether results carry an account of how they came about.
         states: Which hidden states the account's candidates carry, one of `POOLINGS`; None: none.
         **options: Fields of `JudgeOptions` for every record that brings no others.
+
+    Attributes:
+        load: What the prompts probed so far ran, padding included, as an engine runs them that shares what they share.
 
     Raises:
         ConfigError: A setting is unknown or out of range.
@@ -66,8 +73,8 @@ class Scheduler:
     """
 
     def __init__(
-        self, model: Any, processor: Any = None, *, batch_size: int = 8, return_texts: bool = False,
-        explain: bool = False, states: str | None = None, **options: Any,
+        self, model: Any, processor: Any = None, *, batch_size: int = 8, batch_tokens: int | None = None,
+        return_texts: bool = False, explain: bool = False, states: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
         need_model(model)
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
@@ -76,7 +83,9 @@ class Scheduler:
         need(states in (None, *POOLINGS), "states", states, f"one of {', '.join(POOLINGS)}, or None")
         model.config.judge_options(**options)
         self.model, self.processor = model, model.processor if processor is None else processor
-        self.batch_size, self.options = batch_size, options
+        check_batch_tokens(batch_tokens)
+        self.batch_size, self.batch_tokens, self.options = batch_size, batch_tokens, options
+        self.load = PromptLoad()
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
         self._asked = {name: value for name, value in asked.items() if value}
         self._tickets = 0
@@ -154,7 +163,7 @@ class Scheduler:
         if self._alone:
             self._judge_alone()
         elif batch := self._full(self._pool):
-            self._think(batch[: self.batch_size])
+            self._think(self._similar(batch, batch[0]))
         elif batch := self._full(self._waiting):
             self._probe(self._nearest(batch))
         elif self._waiting and (flush or urgent in held_up):
@@ -162,7 +171,7 @@ class Scheduler:
             self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
         elif self._pool and (flush or urgent is not None):
             first = next((slot for slot in self._pool if slot.ticket == urgent), self._pool[0])
-            self._think([slot for slot in self._pool if slot.key == first.key][: self.batch_size])
+            self._think(self._similar([slot for slot in self._pool if slot.key == first.key], first))
         else:
             return False
         return True
@@ -195,7 +204,17 @@ class Scheduler:
         def distance(slot: _Slot) -> tuple[bool, int]:
             return not _belong_together(first, slot), abs(slot.entry.num_tokens - first.entry.num_tokens)
 
-        return sorted(slots, key=distance)[: self.batch_size]
+        near = sorted(slots, key=distance)[: self.batch_size]
+        prompts, suffix = [slot.entry.item.prompts for slot in near], len(first.entry.item.task.short_suffix_ids)
+        return near[: count_fitting(prompts, _questions(near), suffix, self.batch_tokens)]
+
+    def _similar(self, slots: Sequence[_Slot], first: _Slot) -> list[_Slot]:
+        # A batch that thinks: prompts are run already, and padding is only skipped over by attention. It is not split for
+        # it, since every chain's step costs a pass through all weights however few rows there are.
+        near = sorted(slots, key=lambda slot: (slot is not first, abs(slot.entry.num_tokens - first.entry.num_tokens)))
+        near = near[: self.batch_size]
+        lengths = [len(slot.entry.item.prompts) * slot.entry.num_tokens for slot in near]
+        return near[: count_within(lengths, self.batch_tokens)]
 
     # Work
 
@@ -213,6 +232,8 @@ class Scheduler:
         entries = [slot.entry for slot in slots]
         try:
             inputs = self.processor.collate([entry.item for entry in entries], groups=_groups(slots))
+            suffix = len(entries[0].item.task.short_suffix_ids)
+            self.load += load_of([entry.item.prompts for entry in entries], _questions(slots), suffix)
             stage = self.model.probe(inputs, **self._arguments(slots), **self._accounts())
             results = results_of(entries, stage.output, _seed(slots[0]))
         except Exception as error:
@@ -318,6 +339,22 @@ def _groups(slots: Iterable[_Slot]) -> list[int] | None:
     return [numbers.get(name, len(names) + place) for place, name in enumerate(names)]
 
 
+def _questions(slots: Sequence[_Slot]) -> Sequence[int]:
+    # The groups that the processor will find or be given.
+    groups = _groups(slots)
+    return find_groups([slot.entry.item.prompts[0] for slot in slots]) if groups is None else groups
+
+
+def check_batch_tokens(batch_tokens: int | None) -> None:
+    """Refuse a limit that is no count.
+
+    Args:
+        batch_tokens: As in `Scheduler`.
+    """
+    if batch_tokens is not None and not is_count(batch_tokens):
+        raise ConfigError(f"`batch_tokens` must be a whole number of at least 1, or None, got {batch_tokens!r}.")
+
+
 def _hashable(value: Any) -> Hashable:
     return tuple(value) if isinstance(value, list | tuple) else value
 
@@ -326,4 +363,4 @@ def _seed(slot: _Slot) -> int:
     return slot.options.get("seed", JudgeOptions.seed)
 
 
-__all__ = ["PLAN_OPTIONS", "Scheduler", "need_model"]
+__all__ = ["PLAN_OPTIONS", "Scheduler", "check_batch_tokens", "need_model"]

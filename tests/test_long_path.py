@@ -244,7 +244,17 @@ CANDIDATES = [
         ("scorer", [candidate(2, 0.7), candidate(4, 0.7 + 1e-4), candidate(6, 0.7 + 3e-5)], 4),
         ("vote", CANDIDATES, 5),  # two chains of three; probes have voted before
         ("likelihood", CANDIDATES, 3),
-        ("vote", [candidate(8), candidate(4), candidate(None)], 4),  # a tie goes to the lowest verdict
+        ("vote", [candidate(None), candidate(8), candidate(4)], 8),  # a tie goes to the verdict stated first
+        ("vote", [candidate(1), candidate(0), candidate(7), candidate(7), candidate(0)], 0),
+        ("vote", [candidate(1), candidate(7), candidate(0), candidate(0), candidate(7)], 7),
+        # Or to the likelier one, where that is known.
+        ("vote", [candidate(8, log_prob=-2.0), candidate(4, log_prob=-1.0)], 4),
+        ("vote", [candidate(8, log_prob=-1.0), candidate(4, log_prob=-1.0 + 1e-6)], 8),  # noise decides nothing
+        # -1 - 4 against -2 - 2: both chains of a verdict count
+        ("vote", [candidate(5, log_prob=v) for v in (-1.0, -4.0)] + [candidate(6, log_prob=-2.0)] * 2, 6),
+        ("vote", [candidate(8, log_prob=-9.0), candidate(4, log_prob=-1.0), candidate(8, log_prob=-9.0)], 8),  # no tie
+        ("vote", [candidate(8, log_prob=-2.0), candidate(4)], 8),  # known of one only: not compared
+        ("vote", [candidate(9, chain=False), candidate(2, chain=False)], 9),  # probes that stand in for chains, too
         ("vote", [*CANDIDATES[:2], candidate(None)], 9),  # no chain states one: the probes do
         ("likelihood", [candidate(8, chain=False), candidate(9, chain=False), candidate(9, chain=False)], 9),
     ],

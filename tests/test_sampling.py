@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
 from transformers_egrm.modeling import engine_sampling_egrm
-from transformers_egrm.modeling.engine_sampling_egrm import draw, warped_probs
+from transformers_egrm.modeling.engine_sampling_egrm import draw, warped_probs, warped_support
 
 
 # Halves make many ties; -inf is a token that may not be drawn.
@@ -191,6 +192,75 @@ def test_a_row_is_drawn_the_same_alone_and_beside_others():
         int(draw(logits[i : i + 1], temperatures[i : i + 1], top_ps[i : i + 1], uniform[i : i + 1])) for i in range(6)
     ]
     assert together == alone
+
+
+def mixed_rows(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Nuclei of a dozen tokens, of a thousand and of nearly all; then a row that keeps everything, and a greedy one."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(5, size, generator=generator) * torch.tensor([10.0, 2.4, 0.3, 4.0, 4.0])[:, None]
+    return logits, f64(0.8, 0.8, 1.0, 1.0, 0.0), f64(0.95, 0.95, 0.95, 1.0, 0.95)
+
+
+def test_only_the_row_whose_nucleus_is_wide_is_searched_whole(monkeypatch):
+    logits, temperatures, top_ps = mixed_rows(20_000)
+    searched, ranked = [], []
+    floor, rank = engine_sampling_egrm._nucleus_floor, engine_sampling_egrm._rank
+    monkeypatch.setattr(
+        engine_sampling_egrm, "_nucleus_floor", lambda w, p: (searched.append(w.shape[0]), floor(w, p))[1]
+    )
+    monkeypatch.setattr(
+        engine_sampling_egrm, "_rank", lambda *given: (ranked.append((len(given[2]), given[4])), rank(*given))[1]
+    )
+    uniform = f64(0.1, 0.4, 0.6, 0.8, 0.5)
+    drawn = draw(logits, temperatures, top_ps, uniform).tolist()
+    assert ranked == [(3, 256), (2, 4096)]  # the first row is done after 256 tokens, the second after 4,096
+    assert searched == [1]
+    probs = warped_probs(logits, temperatures, top_ps)
+    assert drawn == [invert(own, number) for own, number in zip(probs, uniform.tolist(), strict=True)]
+
+
+class LargestFloat64(TorchDispatchMode):
+    """How many numbers the largest float64 tensor held that was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+def test_no_row_of_a_large_vocabulary_is_copied_to_float64_where_its_nucleus_is_ranked():
+    logits = torch.randn(6, 30_011, generator=torch.Generator().manual_seed(4)) * 6
+    full, uniform = torch.full((6,), 0.9, dtype=torch.float64), torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
+    with LargestFloat64() as made:
+        drawn = draw(logits, full, full, uniform).tolist()
+    assert 0 < made.numel <= 6 * 4096 < 30_011
+    probs = warped_probs(logits, full, full)
+    assert drawn == [invert(own, number) for own, number in zip(probs, uniform.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("size", [257, 5000, 16_384, 50_257])
+def test_the_support_of_a_large_vocabulary_is_the_warped_distribution(size):
+    logits = mixed_rows(size)[0]
+    for scale in (0.1, 1.0):
+        rows = f64(0.6, 0.8, 1.0, 1.3, 0.9), f64(0.95, 0.9, 0.99, 0.5, 0.95)
+        found = warped_support(logits * scale, *rows).everywhere(size)
+        torch.testing.assert_close(found, warped_probs(logits * scale, *rows), atol=1e-9, rtol=0)
+
+
+def test_a_block_of_rows_is_drawn_as_each_row_alone(monkeypatch):
+    logits, temperatures, top_ps = (values.repeat_interleave(2, 0) for values in mixed_rows(20_000))
+    uniform = torch.linspace(0.03, 0.97, 10, dtype=torch.float64)
+    whole = draw(logits[::2], temperatures, top_ps, uniform).tolist()
+    monkeypatch.setattr(engine_sampling_egrm, "CPU_BLOCK", 3 * 20_000)  # three rows at a time, then one
+    assert draw(logits[::2], temperatures, top_ps, uniform).tolist() == whole
+    assert [
+        int(draw(logits[i : i + 1], temperatures[i : i + 1], top_ps[i : i + 1], uniform[i : i + 1])) for i in range(10)
+    ] == whole
 
 
 def test_nan_logits_do_not_break_a_draw():

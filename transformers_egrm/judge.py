@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+<<<<<<< HEAD
 from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, is_count, need, need_flag
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
@@ -18,6 +19,12 @@ from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
 _EXPECTED_DIGITS = 4
+=======
+from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_packing_egrm import PromptLoad
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, check_batch_tokens
+>>>>>>> i10batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class RewardJudge:
     Args:
         model: An `EGRMRewardModel`, or where to load one from: `egrm-mini`, a folder or a Hub id.
         processor: Makes the judge prompts; by default the model's own.
-        batch_size: Records judged together, at least 1.
+        batch_size: Most records judged together, at least 1. Fewer are where padding would be more than a tenth of what is run.
+        batch_tokens: Most prompts of a batch times its longest prompt, in tokens; None: no limit.
         reorder_window: Records read ahead of the oldest unfinished one, at least 1; by default 8 batches.
             One smaller than `batch_size` bounds the batches too.
         space: Verdict space, as `EGRMProcessor.task` takes it; by default the processor's own.
@@ -59,6 +67,9 @@ class RewardJudge:
         explain: Whether results carry an account of how they came about.
         progress: Whether to show a progress bar on standard error.
         **options: Fields of `JudgeOptions` (`seed`, `num_chains`, `timeout_s`, `strict`, ...).
+
+    Attributes:
+        load: What the prompts judged so far ran, and how much of it was padding.
 
     Raises:
         ConfigError: A setting is unknown or out of range.
@@ -77,6 +88,7 @@ class RewardJudge:
         processor: Any = None,
         *,
         batch_size: int = 8,
+        batch_tokens: int | None = None,
         reorder_window: int | None = None,
         space: Any = None,
         rubric: str | None = None,
@@ -88,12 +100,19 @@ class RewardJudge:
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
         if reorder_window is None:
             reorder_window = 8 * batch_size
+<<<<<<< HEAD
         need(is_count(reorder_window), "reorder_window", reorder_window, "an integer >= 1, or None")
         for name, flag in (("return_rationale", return_rationale), ("explain", explain), ("progress", progress)):
             need_flag(name, flag)
         if isinstance(model, str | PathLike):
             model = EGRMRewardModel.from_pretrained(folder_of(str(model)))
         need_model(model)
+=======
+        if reorder_window < 1:
+            raise ConfigError(f"`reorder_window` must be at least 1, got {reorder_window}.")
+        check_batch_tokens(batch_tokens)
+        self.batch_tokens, self.load = batch_tokens, PromptLoad()
+>>>>>>> i10batches
         self.model = model
         self.processor = model.processor if processor is None else processor
         self.batch_size = batch_size
@@ -209,8 +228,13 @@ class JudgeStream(Iterator[JudgeResult]):
         self._judge = judge
         self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
         self._scheduler = Scheduler(
+<<<<<<< HEAD
             judge.model, judge.processor, batch_size=judge.batch_size, return_texts=judge.return_rationale,
             explain=explain, **judge.options,
+=======
+            judge.model, judge.processor, batch_size=judge.batch_size, batch_tokens=judge.batch_tokens,
+            return_texts=judge.return_rationale, explain=judge.explain, **judge.options,
+>>>>>>> i10batches
         )  # fmt: skip
         # Re-entrant: a record's own iterator may look at `counts`, and asking for the next result then is an error, no lock-up.
         self._lock, self._reading = RLock(), False
@@ -251,6 +275,8 @@ class JudgeStream(Iterator[JudgeResult]):
                 return result
             # Nothing more can be read before the oldest record is done: the window is full, or the stream at its end.
             self._scheduler.step(flush=self._exhausted, urgent=oldest)
+            self._judge.load += self._scheduler.load
+            self._scheduler.load = PromptLoad()
 
     def _read_ahead(self) -> None:
         while not self._exhausted and len(self._in_flight) < self._judge.reorder_window:

@@ -67,8 +67,8 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
         draft, _ = load_generator(run.draft, dtype=run.dtype)
         model.attach_draft(draft.to(model.device))
     return RewardJudge(
-        model, _processor(model, run), batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric,
-        return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
+        model, _processor(model, run), batch_size=run.batch_size, batch_tokens=run.batch_tokens, reorder_window=run.reorder_window,
+        rubric=rubric, return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
     )  # fmt: skip
 
 

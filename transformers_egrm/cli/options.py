@@ -59,7 +59,9 @@ class RunOptions:
     truncation: Literal["error", "keep_ends"] | None = field(default=None, metadata={"panel": "Prompts"})
     """What happens to longer ones: error refuses them, keep_ends cuts the middle; default: the checkpoint's."""
     batch_size: int = field(default=8, metadata={"min": 1})
-    """Records judged at once."""
+    """Most records judged at once; fewer where padding would be more than a tenth of what is run."""
+    batch_tokens: int | None = field(default=None, metadata={"min": 1})
+    """Most prompts judged at once times the longest of them, in tokens; by default no limit."""
     reorder_window: int | None = field(default=None, metadata={"min": 1})
     """Most records in flight while input order is restored; by default eight batches or more."""
     rationale: bool = False

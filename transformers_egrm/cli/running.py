@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -134,10 +134,18 @@ class _Judging:
     keep: tuple[str, ...]
     load: Callable[[], Any]
     judge: Callable[[Any, Iterator[Picked]], Iterator[dict[str, Any]]]
+    loaded: list[Any] = field(default_factory=list)
+    """What judges, once it is loaded."""
 
     def tally(self) -> Tally:
         """Empty counts for this job."""
         return Tally(judge=self.job.model, route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
+
+    @property
+    def padded_share(self) -> float | None:
+        """Share of padding in the prompt tokens run; None where nothing was, or no one counts."""
+        load = getattr(self.loaded[0], "load", None) if self.loaded else None
+        return None if load is None else load.padded_share
 
     def rows(self, records: Iterator[Record]) -> Iterator[tuple[Record, dict[str, Any], float]]:
         """Every record with its row and the seconds since judging began, in order."""
@@ -145,6 +153,7 @@ class _Judging:
         if first is None:
             return
         judge = self.load()
+        self.loaded.append(judge)
         started = time.monotonic()
         pending: deque[_Pending] = deque()  # as many as the judge takes ahead
         picked = self._picked(chain([first], records), pending)
@@ -203,6 +212,7 @@ def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> dict[str, An
     for _, row, seconds in judging.rows(_checked(judging.job, records, judging.keep)):  # noqa: B007 (the last value is used below)
         tally.add(judgements_of(row))
         _write_to_stdout(json_line(row))
+    tally.padded_share = judging.padded_share
     return tally.to_dict(seconds)
 
 
@@ -258,6 +268,7 @@ def _finish(
         _say(f"Stopped behind record {journal.count}; the same command goes on from there.")
         raise typer.Exit(130) from None
     journal.check_retried()
+    tally.padded_share = judging.padded_share
     summary = tally.to_dict(journal.seconds)
     write_rows(journal.rows, job.run.output, job.types)
     journal.finish(summary)

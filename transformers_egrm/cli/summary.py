@@ -41,6 +41,8 @@ class Tally:
     draft_kept: Counter[int] = field(default_factory=Counter)
     """Place in a draft -> passes that wrote its token."""
     truncated: int = 0
+    padded_share: float | None = None
+    """Share of padding in the prompt tokens that this run ran, without those of a run it goes on from; None: unknown."""
 
     def add(self, judgements: Iterator[Mapping[str, Any]]) -> None:
         """Count one record.
@@ -122,6 +124,7 @@ class Tally:
             ],
             "mean_reward": self.reward_sum / ok if ok else None,
             "tokens": self.tokens,
+            "padded_share": None if self.padded_share is None else round(self.padded_share, 4),
             "block_efficiency": self.draft_tokens / self.draft_rounds if self.draft_rounds else None,
             "acceptance_by_position": [
                 round(self.draft_kept[place] / self.draft_rounds, 4) for place in sorted(self.draft_kept)
@@ -150,6 +153,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
     if summary["mean_reward"] is not None:
         table.add_row("mean reward", f"{summary['mean_reward']:.4g}")
     table.add_row("new tokens", f"{summary['tokens']:,} ({summary['tokens'] / max(judgements, 1):.1f} per judgement)")
+    if summary.get("padded_share") is not None:  # a receipt of an earlier version has none
+        table.add_row("padding", f"{100 * summary['padded_share']:.1f} % of the prompt tokens run")
     if summary["block_efficiency"] is not None:
         table.add_row("drafted chains", f"{summary['block_efficiency']:.2f} tokens per pass of the generator")
         shares = ", ".join(f"{100 * share:.0f} %" for share in summary["acceptance_by_position"])

@@ -1,0 +1,129 @@
+"""Which records are run together: what a batch of prompts runs, padding included, and how ragged it may be."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+PADDED_SHARE = 0.1
+"""Most of what a batch runs that may be padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLoad:
+    """What prompts cost before anything is written after them, in tokens."""
+
+    padded_tokens: int = 0
+    """Padding among them."""
+    run_tokens: int = 0
+    """All that is run: tokens and padding. What a question's prompts share counts once."""
+
+    def __add__(self, other: "PromptLoad") -> "PromptLoad":
+        """Both."""
+        return PromptLoad(self.padded_tokens + other.padded_tokens, self.run_tokens + other.run_tokens)
+
+    @property
+    def padded_share(self) -> float | None:
+        """Share of padding in what is run; None where nothing was."""
+        return self.padded_tokens / self.run_tokens if self.run_tokens else None
+
+
+class _Rows:
+    # The prompts of a batch that grows, as `engine_prefill_egrm.prefill_groups` runs them.
+
+    def __init__(self, suffix: int) -> None:
+        self.suffix = suffix
+        self.groups: dict[Hashable, tuple[Sequence[int], list[int], int]] = {}  # first prompt, lengths, common tokens
+
+    def add(self, prompts: Sequence[Sequence[int]], group: Hashable) -> None:
+        for prompt in prompts:
+            first, lengths, common = self.groups.get(group, (prompt, [], len(prompt)))
+            self.groups[group] = first, [*lengths, len(prompt)], min(common, _common(first, prompt, common))
+
+    @property
+    def load(self) -> PromptLoad:
+        alone, heads, tails = [], [], []
+        for _, lengths, common in self.groups.values():
+            # Each prompt keeps a token of its own.
+            shared = min(common, min(lengths) - 1) if len(lengths) > 1 else 0
+            if shared > 0:
+                heads.append(shared)
+                tails += [length - shared + self.suffix for length in lengths]
+            else:
+                alone += [length + self.suffix for length in lengths]
+        run = sum(len(part) * max(part) for part in (alone, heads, tails) if part)
+        return PromptLoad(run - sum(alone) - sum(heads) - sum(tails), run)
+
+
+def load_of(records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0) -> PromptLoad:
+    """What a batch runs before anything is written.
+
+    Args:
+        records: Each one's prompts as token ids: one, or both orders of a pair.
+        groups: Per record, the question it belongs to; prompts of one question share their leading tokens.
+        suffix: Tokens appended to every prompt.
+    """
+    rows = _Rows(suffix)
+    for prompts, group in zip(records, groups, strict=True):
+        rows.add(prompts, group)
+    return rows.load
+
+
+def count_fitting(
+    records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0, most_tokens: int | None = None
+) -> int:  # fmt: skip
+    """How many of the first records are run together.
+
+    One more joins while padding stays within `PADDED_SHARE` of what is run. Beyond that it joins only if it costs no more
+    than a run of its own would, as an answer does whose question is run anyway.
+
+    Args:
+        records: As in `load_of`, in the order in which they may join; at least one.
+        groups: As in `load_of`.
+        suffix: As in `load_of`.
+        most_tokens: Most prompts times the longest prompt; None: no limit. The first record fits in any case.
+
+    Returns:
+        At least 1.
+    """
+    rows = _Rows(suffix)
+    load, prompts, longest = PromptLoad(), 0, 0
+    for place, (record, group) in enumerate(zip(records, groups, strict=True)):
+        rows.add(record, group)
+        larger, prompts, longest = rows.load, prompts + len(record), max(longest, *map(len, record))
+        too_many = most_tokens is not None and prompts * longest > most_tokens
+        too_ragged = larger.padded_tokens > PADDED_SHARE * larger.run_tokens
+        if place and (too_many or (too_ragged and larger.run_tokens - load.run_tokens > _alone(record, suffix))):
+            return place
+        load = larger
+    return len(records)
+
+
+def count_within(lengths: Sequence[int], most_tokens: int | None) -> int:
+    """How many of the first records fit where only their prompts' size counts; at least 1.
+
+    Args:
+        lengths: Per record, tokens of its prompts, padded to the longest of them.
+        most_tokens: Most records times the longest of them; None: no limit.
+    """
+    longest = 0
+    for place, length in enumerate(lengths):
+        longest = max(longest, length)
+        if place and most_tokens is not None and (place + 1) * longest > most_tokens:
+            return place
+    return len(lengths)
+
+
+def _alone(prompts: Sequence[Sequence[int]], suffix: int) -> int:
+    rows = _Rows(suffix)
+    rows.add(prompts, 0)
+    return rows.load.run_tokens
+
+
+def _common(first: Sequence[int], second: Sequence[int], most: int) -> int:
+    # Leading tokens that both have, at most so many.
+    if first[:most] == second[:most]:
+        return min(most, len(first), len(second))
+    return next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+
+
+__all__ = ["PADDED_SHARE", "PromptLoad", "count_fitting", "count_within", "load_of"]
