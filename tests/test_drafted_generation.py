@@ -204,7 +204,7 @@ def test_stop_strings_cut_a_block_as_an_end_of_sequence_does():
 
 @pytest.mark.parametrize("door", DOORS)
 def test_criteria_are_asked_token_by_token_and_cut_each_row_by_itself(door):
-    model = tiny_generator("llama", eos_token_id=None)
+    model = tiny_generator("llama")  # without an end token Transformers writes on in rows that have stopped
     ids = torch.stack([IDS[0], IDS[0].flip(0)])
     seen = []
 
@@ -330,7 +330,7 @@ class TwoDevices(TorchFunctionMode):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         there = any(getattr(tensor, "there", False) for tensor in given)
         name = getattr(func, "__name__", "")
-        if func is torch.Tensor.device.__get__:
+        if func == torch.Tensor.device.__get__:
             return ELSEWHERE if there else func(*args, **kwargs)
         if name in ("__setattr__", "__set__"):
             return func(*args, **kwargs)
@@ -432,11 +432,12 @@ def test_a_round_makes_the_host_wait_at_most_twice(method, copies, top_p, top_k,
     model, draft = tiny_generator("llama", eos_token_id=None), draft_of("llama")
     options = {"draft_model": draft, "num_drafts": copies, "verification": method, "top_p": top_p, "top_k": top_k}
     generate(model, IDS, max_new_tokens=4, **options)  # trials of the models are made once
-    _, few, first = cost_of(monkeypatch, model, 10, **options)
-    operations, many, rounds = cost_of(monkeypatch, model, 40, **options)
+    before, few, first = cost_of(monkeypatch, model, 10, **options)
+    after, many, rounds = cost_of(monkeypatch, model, 40, **options)
     assert rounds - first >= 4
     assert (many - few) / (rounds - first) <= most
-    assert operations / rounds < 3500
+    # Of this pair, see docs/speculative.md.
+    assert (after - before) / (rounds - first) < 4000
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
