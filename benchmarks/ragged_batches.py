@@ -20,6 +20,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,8 @@ def nucleus(rounds: int) -> list[dict[str, Any]]:
     logits = logits / logits.std(-1, keepdim=True)
     peaked, wide = logits * 8, logits * 4
     mixed = peaked.clone()
-    mixed[:: max(SIZES) // 4] = wide[
-        :: max(SIZES) // 4
-    ]  # one row in sixteen holds its nucleus in some thousand tokens
+    some = slice(None, None, max(SIZES) // 4)
+    mixed[some] = wide[some]  # one row in sixteen holds its nucleus in some thousand tokens
     rows = []
     for kind, own in (("peaked", peaked), ("one row in 16 wide", mixed)):
         cases = {}
@@ -103,7 +103,7 @@ def nucleus(rounds: int) -> list[dict[str, Any]]:
             given = own[:size], torch.full((size,), 0.8).double(), torch.full((size,), 0.95).double()
             uniform = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
             assert torch.equal(draw(*given, uniform), draw_before(*given, uniform)), "both draw the same tokens"
-            cases[size] = (lambda g=given, u=uniform: draw_before(*g, u), lambda g=given, u=uniform: draw(*g, u))
+            cases[size] = (partial(draw_before, *given, uniform), partial(draw, *given, uniform))
         rows += table(kind, cases, rounds, lambda size: size)
     return rows
 

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .draft_generate_egrm import DraftSource, draft_warp, drafter_starter, make_plan
-from .draft_loop_egrm import Rows, SpeculationPlan, speculate
+from .draft_loop_egrm import speculate
 from .draft_options_egrm import DraftingOptions
-from .draft_sources_egrm import Warp
+from .draft_sources_egrm import DraftSource, Warp
+from .draft_start_egrm import draft_warp, drafter_starter, make_plan
 from .draft_tree_egrm import tree_refusal
+from .draft_values_egrm import Rows, SpeculationPlan
 from .engine_backbone_egrm import Backbone
 from .engine_flops_egrm import CostModel
 from .engine_local_egrm import StarPrompts
@@ -152,8 +154,14 @@ class ChainDrafts:
 
         rows = 1 << (len(branches.item_ids) - 1).bit_length()
         plan = make_plan(source, options.verification, options.num_drafts, options.draft_length)
-        name = f"drafts of {id(self.draft)} by {plan} save time for {rows} rows"
-        return self.backbone.fact(name, lambda: _seconds_of(drafted) < _seconds_of(plain))
+        assert self.draft is not None, "`source` names no one without a draft"
+        with self.backbone.lock:
+            # Kept by the draft itself, and only while it lives: the next model may have the same address.
+            trials = self.backbone.fact("trials of drafts", WeakKeyDictionary).setdefault(self.draft, {})
+            key = (plan, rows, self.draft.dtype)
+            if key not in trials:
+                trials[key] = _seconds_of(drafted) < _seconds_of(plain)
+            return trials[key]
 
     def _write(
         self, source: DraftSource, prompts: StarPrompts, branches: Branches, stop_ids: Sequence[int], max_tokens: int,

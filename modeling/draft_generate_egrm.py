@@ -5,30 +5,54 @@
 by path: `custom_generate="<folder>", trust_remote_code=True`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import (
+    DynamicCache,
+    EosTokenCriteria,
+    GenerationConfig,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    PreTrainedModel,
+    StopStringCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation import RepetitionPenaltyLogitsProcessor
 from transformers.utils import ModelOutput
 
-from .draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from .draft_sources_egrm import Drafter, DraftSource, ModelDrafter, NgramDrafter, Warp
+from .draft_loop_egrm import speculate
+from .draft_sources_egrm import DraftSource, Warp
+from .draft_start_egrm import check_room, draft_warp, drafter_starter, make_plan
+from .draft_stops_egrm import Reader
 from .draft_tree_egrm import tree_refusal
-from .draft_verification_egrm import default_method, rule_of
+from .draft_values_egrm import Rows, SpeculationStatistics
 from .engine_backbone_egrm import Backbone
-from .engine_prefill_egrm import prefill
+from .engine_prefill_egrm import positions_of, prefill
 from .engine_random_egrm import item_id_of_tokens
+from .engine_settings_egrm import ends_and_padding, new_tokens, read_settings, warn_of_right_padding
 from .errors_egrm import ConfigError, UnsupportedModelError
 
 
-# What `generate` prepares and this module does itself. Anything else in its place is refused.
-PROCESSORS = ("RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper")
-CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")
-# A greedy target keeps what agrees with it, so that several drafts help only if they differ.
-GREEDY_DRAFT_TEMPERATURE = 0.5
+DOER = "Speculative decoding"
+SERVED = (
+    "do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "num_return_sequences", "max_new_tokens",
+    "max_length", "eos_token_id", "pad_token_id", "return_dict_in_generate", "stop_strings", "max_time",
+)  # fmt: skip
+# What `generate` prepares and this module does itself, in the order that it is done in. Anything else is refused.
+PROCESSORS: tuple[type, ...] = (
+    RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+)  # fmt: skip
+# What `generate` hands to every function that writes, and that says nothing about the text.
+HANDED = ("attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep")
 
 
 @dataclass
@@ -41,106 +65,11 @@ class SpeculativeOutput(ModelOutput):
     """Of the whole call."""
 
 
-def make_plan(
-    source: DraftSource, method: str | None = None, num_drafts: int | None = None, draft_length: int = 8
-) -> SpeculationPlan:
-    """How a source is used.
-
-    Args:
-        source: Who drafts.
-        method: A key of `METHODS`; by default `default_method`'s choice.
-        num_drafts: S; by default 4, or 1 where the method or the source knows only one.
-        draft_length: L.
-
-    Raises:
-        ConfigError: A number is out of range, the method is unknown, or method or source take a single draft.
-    """
-    if num_drafts is None:
-        single = source.is_certain or (method is not None and rule_of(method, 1).many is not None)
-        num_drafts = 1 if single else 4
-    if source.is_certain and num_drafts > 1:
-        raise ConfigError(
-            f"Looked-up drafts are all alike, got num_drafts={num_drafts}.", "Use num_drafts=1 with draft_ngram."
-        )
-    method = default_method(num_drafts, source.is_certain) if method is None else method
-    return SpeculationPlan(method, num_drafts, draft_length)
-
-
-def draft_warp(warp: Warp, num_drafts: int, temperature: float | None) -> Warp:
-    """How drafts are drawn: as the target's tokens are, except for the temperature where it is given.
-
-    Args:
-        warp: The target's.
-        num_drafts: S.
-        temperature: The draft's; None: the target's, except that several drafts for a greedy target have to differ.
-    """
-    if temperature is None:
-        temperature = GREEDY_DRAFT_TEMPERATURE if warp.temperature == 0 and num_drafts > 1 else warp.temperature
-    return replace(warp, temperature=temperature)
-
-
-def check_room(target: Backbone, draft: Backbone | None, num_tokens: int, draft_length: int) -> None:
-    """Refuse texts that would leave a context: drafts reach up to L tokens beyond the last one written.
-
-    Args:
-        target: The generator.
-        draft: The drafting model.
-        num_tokens: Of the longest prompt and what may be written.
-        draft_length: L.
-
-    Raises:
-        ConfigError: A context is too short.
-    """
-    for name, backbone in (("target", target), ("draft", draft)):
-        limit = None if backbone is None else getattr(backbone.config, "max_position_embeddings", None)
-        if limit is not None and num_tokens + draft_length > limit:
-            raise ConfigError(
-                f"Prompt, new tokens and a draft take up to {num_tokens} + {draft_length} positions, but the {name}'s "
-                f"context has {limit}.",
-                "Shorten prompt, max_new_tokens or draft_length, or use a draft with a longer context.",
-            )
-
-
-def drafter_starter(
-    source: DraftSource,
-    draft: Backbone | None,
-    plan: SpeculationPlan,
-    warp: Warp,
-    contexts: Tensor,
-    valid: Tensor,
-    target_is_greedy: bool = False,
-    copies: int = 1,
-) -> Callable[[Tensor], Drafter]:
-    """Run the prompts through the draft. What is returned takes the first new tokens and drafts after them.
-
-    Args:
-        source: Who drafts.
-        draft: Its model.
-        plan: How much.
-        warp: The draft's.
-        contexts: [R, T] int64, left-padded.
-        valid: [R, T] bool.
-        target_is_greedy: Whether the target is greedy. Then the first draft is, too.
-        copies: How many adjacent rows have the same prompt, which is run once for them.
-    """
-    if draft is None:
-        texts = [row[keep].tolist() for row, keep in zip(contexts.cpu(), valid.cpu(), strict=True)]
-        longest = source.ngram or 1
-        return lambda first: NgramDrafter(
-            [[*text, token] for text, token in zip(texts, first.tolist(), strict=True)], plan.draft_length, longest
-        )
-    every = torch.arange(0, len(contexts), copies, device=contexts.device)
-    own, _ = prefill(draft, contexts[every].to(draft.device), valid[every].to(draft.device).long())
-    if copies > 1:
-        own = own.select(torch.arange(len(every), device=draft.device).repeat_interleave(copies))
-    room = 256 + plan.num_drafts * plan.draft_length
-    return lambda first: ModelDrafter(draft, own, first.to(draft.device), warp, room, target_is_greedy)
-
-
 @torch.no_grad()
 def generate(
     model: PreTrainedModel,
     inputs: Tensor | None = None,
+    generation_config: GenerationConfig | None = None,
     *,
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
@@ -153,24 +82,18 @@ def generate(
     draft_temperature: float | None = None,
     seed: int = 0,
     item_ids: Sequence[int] | None = None,
-    generation_config: GenerationConfig | None = None,
-    do_sample: bool | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    repetition_penalty: float | None = None,
-    num_return_sequences: int | None = None,
-    max_new_tokens: int | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
-    pad_token_id: int | None = None,
-    return_dict_in_generate: bool | None = None,
-    **unsupported: Any,
+    streamer: Any = None,
+    stopping_criteria: Sequence[Any] | None = None,
+    tokenizer: Any = None,
+    **settings: Any,
 ) -> Tensor | SpeculativeOutput:
     """Generate with the model's own law, several tokens a pass.
 
     Args:
         model: Any causal LM of full or sliding attention.
         inputs: [B, T] int64, left-padded; the same as `input_ids`.
+        generation_config: Of the call. Its fields are the defaults of `settings`, and the model's own configuration has
+            the defaults of both.
         input_ids: [B, T] int64, left-padded.
         attention_mask: [B, T], 1 on tokens; by default all 1.
         draft_model: A smaller causal LM with the same tokenizer.
@@ -183,49 +106,53 @@ def generate(
         draft_temperature: Of the drafts; by default the model's, or 0.5 for several drafts of a greedy model.
         seed: Of all random numbers.
         item_ids: B integers: the key of each prompt's random numbers; by default a hash of its tokens.
-        generation_config: Its fields are the defaults of the arguments that follow; by default the model's.
-        do_sample: Whether to sample; else the most probable token is taken.
-        temperature: Of the distribution; by default 1.
-        top_p: Its nucleus; by default 1, all tokens.
-        top_k: Its most probable tokens; by default 50 as in Transformers, 0 for all.
-        repetition_penalty: On tokens that the text holds, padding aside; by default 1, none.
-        num_return_sequences: Texts of each prompt.
-        max_new_tokens: Budget of a text; by default 20.
-        eos_token_id: Ends a text.
-        pad_token_id: Fills what follows an end; by default the end token, else 0.
-        return_dict_in_generate: Whether to return statistics as well.
-        **unsupported: Other arguments of `generate`; only None and False are accepted.
+        streamer: Gets the prompt, then every token, and at last its `end()`, whatever happens. One text only.
+        stopping_criteria: Each is asked after every token of a text, with its ids [1, n] and None for scores.
+        tokenizer: What `stop_strings` are read with.
+        **settings: Other arguments of `generate`. Done are `do_sample`, `temperature`, `top_p`, `top_k` (by default 50,
+            as in Transformers), `repetition_penalty`, `num_return_sequences`, `max_new_tokens`, `max_length`,
+            `eos_token_id`, `pad_token_id`, `return_dict_in_generate`, `stop_strings` and `max_time` (seconds; looked
+            at after every round). The rest is accepted only where it asks for nothing.
 
     Returns:
-        [B * num_return_sequences, T + L] int64, prompt included; or a `SpeculativeOutput`.
+        [B * num_return_sequences, T + L] int64, prompt included; or a `SpeculativeOutput` with
+        `return_dict_in_generate`.
 
     Raises:
-        ConfigError: Prompts are missing, drafts do not fit the model, or an argument has no meaning here.
+        ConfigError: Prompts are missing, drafts do not fit the model, or an argument or a field of a generation config
+            asks for what is not done here.
         UnsupportedModelError: The model or the draft cannot run several drafts after one prompt.
     """
-    input_ids = inputs if input_ids is None else input_ids
-    refused = sorted(name for name, value in unsupported.items() if value is not None and value is not False)
-    if refused:
-        raise ConfigError(f"Speculative decoding does not take {refused}.", "Leave them out, or use plain `generate`.")
-    config = generation_config or model.generation_config
-    if (config.num_beams or 1) > 1:
-        raise ConfigError(f"Beams cannot be drafted, got num_beams={config.num_beams}.", "Use num_beams=1.")
-
-    settings = _settings(
-        config, do_sample=do_sample, temperature=temperature, top_p=top_p, top_k=top_k,
-        repetition_penalty=repetition_penalty, num_return_sequences=num_return_sequences,
-        max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, pad_token_id=pad_token_id,
-    )  # fmt: skip
-    copies = settings.copies
-    if input_ids is not None and copies > 1:
-        input_ids = input_ids.repeat_interleave(copies, 0)
-        attention_mask = None if attention_mask is None else attention_mask.repeat_interleave(copies, 0)
-        item_ids = None if item_ids is None else [item for item in item_ids for _ in range(copies)]
-    written, statistics = _write(
-        model, input_ids, attention_mask, DraftSource(draft_model, draft_layers, draft_ngram),
-        verification, num_drafts, draft_length, draft_temperature, settings, seed, item_ids,
-    )  # fmt: skip
-    return SpeculativeOutput(written, statistics) if return_dict_in_generate else written
+    started = time.monotonic()
+    with _ending(streamer):
+        input_ids = inputs if input_ids is None else input_ids
+        asked = read_settings(model, generation_config, settings, SERVED, DOER)
+        _check_prompts(input_ids)
+        assert input_ids is not None, "it was checked"
+        warn_of_right_padding(attention_mask)
+        ends, pad = ends_and_padding(asked)
+        copies, max_time = int(asked["num_return_sequences"] or 1), asked["max_time"]
+        criteria = list(stopping_criteria or ())
+        if asked["stop_strings"]:
+            if tokenizer is None:
+                raise ConfigError("`stop_strings` are read with a tokenizer, got none.", "Pass `tokenizer=` as well.")
+            criteria.append(StopStringCriteria(tokenizer, asked["stop_strings"]))
+        how = _How(
+            warp=_warp(asked), ends=ends, pad=pad, copies=copies, budget=new_tokens(asked, input_ids.shape[1]),
+            deadline=None if max_time is None else started + max_time, criteria=criteria, streamer=streamer,
+        )  # fmt: skip
+        if copies > 1:
+            input_ids = input_ids.repeat_interleave(copies, 0)
+            attention_mask = None if attention_mask is None else attention_mask.repeat_interleave(copies, 0)
+            item_ids = None if item_ids is None else [item for item in item_ids for _ in range(copies)]
+        _check_streamer(streamer, input_ids)
+        if streamer is not None:
+            streamer.put(input_ids.cpu())
+        written, statistics = _write(
+            model, input_ids, attention_mask, DraftSource(draft_model, draft_layers, draft_ngram),
+            verification, num_drafts, draft_length, draft_temperature, how, seed, item_ids,
+        )  # fmt: skip
+    return SpeculativeOutput(written, statistics) if asked["return_dict_in_generate"] else written
 
 
 @torch.no_grad()
@@ -252,7 +179,7 @@ def speculative_sample(
         model: See `generate`, also for the arguments not listed here.
         input_ids: [B, T] int64, left-padded, repeated for several sequences of a prompt.
         logits_processor: What `generate` prepared. Temperature, top-k, top-p and repetition penalty are done here.
-        stopping_criteria: What `generate` prepared. End tokens and a budget are done here.
+        stopping_criteria: What `generate` prepared. A text ends where one of them says so.
         generation_config: Of the call, defaults filled in.
         draft_model: See `generate`.
         draft_layers: See `generate`.
@@ -272,82 +199,168 @@ def speculative_sample(
         ConfigError: As in `generate`; or something was asked for that is not done here.
         UnsupportedModelError: As in `generate`; or the cache is not an ordinary one.
     """
-    config: Any = generation_config
-    if (config.num_beams or 1) > 1:
-        raise ConfigError(f"Beams cannot be drafted, got num_beams={config.num_beams}.", "Use num_beams=1.")
-    unknown = [
-        type(part).__name__
-        for parts, known in ((logits_processor, PROCESSORS), (stopping_criteria, CRITERIA))
-        for part in parts
-        if type(part).__name__ not in known
-    ]
-    if unknown:
-        raise ConfigError(
-            f"Speculative decoding does not apply {sorted(unknown)}.",
-            "It knows temperature, top_k, top_p, repetition_penalty, end tokens and a budget; leave the rest out.",
-        )
+    # `generate` keeps to itself what was meant for its own ways to decode.
+    caller = _locals_of_generate()
+    streamer = caller.get("streamer")
+    with _ending(streamer):
+        _check_handed(model, input_ids, model_kwargs, caller)
+        config: Any = generation_config
+        read_settings(model, config, {}, SERVED, DOER)
+        warp = _warp_of(logits_processor, config)
+        budget, ends, deadline, criteria = _stops_of(stopping_criteria, config.max_length, input_ids.shape[1])
+        pad = config.pad_token_id if config.pad_token_id is not None else ends[0] if ends else 0
+        how = _How(
+            warp=warp, ends=ends, pad=pad, copies=config.num_return_sequences or 1, budget=budget, deadline=deadline,
+            criteria=criteria, streamer=streamer,
+        )  # fmt: skip
+        _check_streamer(streamer, input_ids)
+        written, statistics = _write(
+            model, input_ids, model_kwargs.get("attention_mask"), DraftSource(draft_model, draft_layers, draft_ngram),
+            verification, num_drafts, draft_length, draft_temperature, how, seed, item_ids,
+        )  # fmt: skip
+    return SpeculativeOutput(written, statistics) if config.return_dict_in_generate else written
+
+
+def _locals_of_generate() -> Mapping[str, Any]:
+    # The arguments of the `generate` that called; empty where no one did. There is no other way to a streamer: its end
+    # would never come, and whoever reads from it would wait for ever.
+    frame = sys._getframe(1)
+    for _ in range(6):
+        if frame is None:
+            break
+        if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals and "streamer" in frame.f_locals:
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
+
+
+def _check_handed(model: PreTrainedModel, ids: Tensor, handed: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
     for name in ("cache", "past_key_values"):
-        cache = model_kwargs.get(name)
+        cache = handed.get(name)
         if cache is not None and (type(cache) is not DynamicCache or cache.get_seq_length() > 0):
             raise UnsupportedModelError(
                 f"Drafts are run in caches of their own, got a {type(cache).__name__}.",
                 "Leave `cache_implementation` and the cache out, and pass whole prompts.",
             )
-    ends = getattr(config, "_eos_token_tensor", None)
-    ends = [] if ends is None else [int(end) for end in ends.flatten().tolist()]
-    warp = Warp(
-        float(config.temperature or 0.0) if config.do_sample else 0.0,
-        1.0 if config.top_p is None else float(config.top_p),
-        int(config.top_k or 0),
-        1.0 if config.repetition_penalty is None else float(config.repetition_penalty),
-    )
-    pad = config.pad_token_id if config.pad_token_id is not None else ends[0] if ends else 0
-    budget = config.max_length - input_ids.shape[1]
-    written, statistics = _write(
-        model, input_ids, model_kwargs.get("attention_mask"), DraftSource(draft_model, draft_layers, draft_ngram),
-        verification, num_drafts, draft_length, draft_temperature,
-        _Settings(warp, ends, pad, config.num_return_sequences or 1, budget), seed, item_ids,
-    )  # fmt: skip
-    return SpeculativeOutput(written, statistics) if config.return_dict_in_generate else written
+    kept = ("assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask", "synced_gpus")
+    others = [(name, value) for name, value in handed.items() if name not in HANDED]
+    others += [(name, caller.get(name)) for name in kept]
+    refused = sorted(name for name, value in others if value is not None and value is not False)
+    mask = handed.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask
+    positions = handed.get("position_ids")
+    if positions is not None:
+        own, real = positions_of(mask), mask.bool()
+        alike = positions.shape[-1] == ids.shape[1] and positions.ndim == 2
+        if not alike or not torch.equal(positions.to(own.device).expand_as(own)[real], own[real]):
+            refused.append("position_ids")
+    if refused:
+        raise ConfigError(
+            f"{DOER} does not take {refused}.",
+            "Leave them out (a draft is passed as `draft_model`), or use plain `generate`.",
+        )
 
 
-@dataclass(frozen=True)
-class _Settings:
+def _warp_of(processors: Sequence[Any], config: Any) -> Warp:
+    # Read from the processors themselves: those of a caller stand in the place of those that `generate` makes.
+    kinds = [type(part) for part in processors]
+    unknown = sorted(kind.__name__ for kind in kinds if kind not in PROCESSORS)
+    if unknown:
+        raise ConfigError(
+            f"{DOER} does not apply {unknown}.",
+            "It knows temperature, top_k, top_p and repetition_penalty; leave the rest out.",
+        )
+    places = [PROCESSORS.index(kind) for kind in kinds]
+    if places != sorted(set(places)):
+        raise ConfigError(
+            f"{DOER} applies {[kind.__name__ for kind in PROCESSORS]} in this order and once, "
+            f"got {[kind.__name__ for kind in kinds]}.",
+            "Use the arguments of `generate` instead of `logits_processor`.",
+        )
+    found: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
+    for part in processors:
+        if getattr(part, "prompt_ignore_length", None) or getattr(part, "min_tokens_to_keep", 1) != 1:
+            raise ConfigError(
+                f"{DOER} applies {type(part).__name__} to whole texts and down to one token.",
+                "Leave prompt_ignore_length and min_tokens_to_keep out.",
+            )
+        for name, own in (("temperature",) * 2, ("top_p",) * 2, ("top_k",) * 2, ("repetition_penalty", "penalty")):
+            if hasattr(part, own):
+                found[name] = getattr(part, own)
+    temperature = float(found["temperature"]) if config.do_sample else 0.0
+    return Warp(temperature, float(found["top_p"]), int(found["top_k"]), float(found["repetition_penalty"]))
+
+
+def _stops_of(
+    criteria: Sequence[Any], max_length: int, width: int
+) -> tuple[int, list[int], float | None, list[Any]]:  # fmt: skip
+    # Budget, end tokens, deadline on the monotonic clock, and the criteria that are asked token by token.
+    ends: list[int] = []
+    deadline, others = None, []
+    for part in criteria:
+        if type(part) is MaxLengthCriteria:
+            max_length = min(max_length, part.max_length)
+        elif type(part) is EosTokenCriteria:
+            ends += [int(end) for end in part.eos_token_id.flatten().tolist()]
+        elif type(part) is MaxTimeCriteria:
+            own = time.monotonic() - time.time() + part.initial_timestamp + part.max_time
+            deadline = own if deadline is None else min(deadline, own)
+        else:
+            others.append(part)
+    return max_length - width, ends, deadline, others
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
     # How texts are written, all defaults filled in.
     warp: Warp
     ends: list[int]
     pad: int
     copies: int
     budget: int
+    deadline: float | None = None
+    criteria: Sequence[Any] = ()
+    streamer: Any = None
 
 
-def _settings(config: GenerationConfig, **given: Any) -> _Settings:
-    # What the call names counts first, then the configuration, then the default.
-    def setting(name: str, default: Any) -> Any:
-        value = given[name] if given[name] is not None else getattr(config, name, None)
-        return default if value is None else value
+def _warp(asked: Mapping[str, Any]) -> Warp:
+    def of(name: str, default: float) -> float:
+        return default if asked[name] is None else asked[name]
 
-    warp = Warp(
-        float(setting("temperature", 1.0)) if setting("do_sample", False) else 0.0,
-        float(setting("top_p", 1.0)),
-        int(setting("top_k", 50)),
-        float(setting("repetition_penalty", 1.0)),
-    )
-    ends = setting("eos_token_id", [])
-    ends = [ends] if isinstance(ends, int) else [int(end) for end in ends]
-    pad = setting("pad_token_id", ends[0] if ends else 0)
-    return _Settings(warp, ends, pad, setting("num_return_sequences", 1), int(setting("max_new_tokens", 20)))
+    temperature = float(of("temperature", 1.0)) if asked["do_sample"] else 0.0
+    return Warp(temperature, float(of("top_p", 1.0)), int(of("top_k", 50)), float(of("repetition_penalty", 1.0)))
+
+
+@contextmanager
+def _ending(streamer: Any) -> Iterator[None]:
+    # Whoever reads from it must not wait for a text that never comes.
+    try:
+        yield
+    finally:
+        if streamer is not None:
+            streamer.end()
+
+
+def _check_prompts(input_ids: Tensor | None) -> None:
+    if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
+        raise ConfigError("There are no prompts to continue.", "Pass input_ids [B, T] of at least one token each.")
+
+
+def _check_streamer(streamer: Any, input_ids: Tensor) -> None:
+    if streamer is not None and len(input_ids) != 1:
+        raise ConfigError(
+            f"A streamer reads one text, got {len(input_ids)}.", "Stream one prompt, one sequence of it."
+        )
 
 
 def _write(
-    model: PreTrainedModel, input_ids: Tensor | None, attention_mask: Tensor | None, source: DraftSource,
+    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None, source: DraftSource,
     verification: str | None, num_drafts: int | None, draft_length: int, draft_temperature: float | None,
-    settings: _Settings, seed: int, item_ids: Sequence[int] | None,
+    how: _How, seed: int, item_ids: Sequence[int] | None,
 ) -> tuple[Tensor, SpeculationStatistics]:  # fmt: skip
     # Both front doors lead here. Rows of one prompt are adjacent.
-    warp, copies, budget = settings.warp, settings.copies, settings.budget
-    if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
-        raise ConfigError("There are no prompts to continue.", "Pass input_ids [B, T] of at least one token each.")
+    warp, copies, budget = how.warp, how.copies, how.budget
+    _check_prompts(input_ids)
     if budget < 1:
         raise ConfigError(f"A text needs a budget of at least one token, got max_new_tokens={budget}.")
     plan = make_plan(source, verification, num_drafts, draft_length)
@@ -369,7 +382,9 @@ def _write(
         item_ids = [item_id_of_tokens(row[keep].tolist()) for row, keep in zip(input_ids, valid, strict=True)]
     rows = Rows(
         input_ids, valid, torch.tensor(list(item_ids), device=device),
-        torch.arange(len(input_ids), device=device) % copies, seed, settings.ends, budget,
+        torch.arange(len(input_ids), device=device) % copies, seed, how.ends, budget,
+        None if how.deadline is None else [how.deadline] * len(input_ids),
+        Reader(input_ids, how.criteria, how.streamer) if how.criteria or how.streamer is not None else None,
     )  # fmt: skip
     once = slice(None, None, copies)
     prefix, _ = prefill(backbone, input_ids[once], valid[once].long())
@@ -380,15 +395,8 @@ def _write(
     written = speculate(backbone, prefix, start, plan, warp, rows)
     longest = int(written.lengths.max())
     after_end = torch.arange(longest, device=device) >= written.lengths[:, None]
-    new = written.tokens[:, :longest].masked_fill(after_end, settings.pad)
+    new = written.tokens[:, :longest].masked_fill(after_end, how.pad)
     return torch.cat([input_ids, new], dim=1), written.statistics
 
 
-__all__ = [
-    "SpeculativeOutput",
-    "draft_warp",
-    "drafter_starter",
-    "generate",
-    "make_plan",
-    "speculative_sample",
-]
+__all__ = ["SpeculativeOutput", "generate", "speculative_sample"]

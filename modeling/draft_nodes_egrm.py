@@ -60,25 +60,29 @@ class Debts:
     """[B, m] int64, tokens it still covers; 0: none."""
     copies: Tensor
     """[B, m] int64, S of the debt's round."""
+    reach: int | None = None
+    """The most tokens that one still covers, or more; None: not known on the host."""
 
     @staticmethod
     def none(num_rows: int, device: torch.device | None = None) -> "Debts":
         """The state before the first round."""
         counts = torch.zeros(num_rows, 0, dtype=torch.int64, device=device)
-        return Debts(counts.double(), counts, counts)
+        return Debts(counts.double(), counts, counts, 0)
 
     def select(self, index: Tensor) -> "Debts":
         """Some rows."""
-        return Debts(self.log_ratios[index], self.remaining[index], self.copies[index])
+        return Debts(self.log_ratios[index], self.remaining[index], self.copies[index], self.reach)
 
     def compact(self) -> "Debts":
         """Without debts that change nothing any more. The live ones of a row come first, in order."""
         # A draft that would never have written what was written owes nothing, whatever follows.
         live = (self.remaining > 0) & (self.log_ratios > -torch.inf)
-        width = int(live.sum(1).max()) if live.numel() else 0
+        width = reach = 0
+        if live.numel():  # one transfer
+            width, reach = torch.stack([live.sum(1).max(), torch.where(live, self.remaining, 0).max()]).tolist()
         order = live.logical_not().long().argsort(dim=1, stable=True)[:, :width]
         remaining = torch.where(live, self.remaining, 0).gather(1, order)
-        return Debts(self.log_ratios.gather(1, order), remaining, self.copies.gather(1, order))
+        return Debts(self.log_ratios.gather(1, order), remaining, self.copies.gather(1, order), reach)
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,9 @@ def follow(drafts: Drafts, debts: Debts) -> DraftView:
         ConfigError: A debt outlives the drafts, and the draft's probabilities after them are missing.
     """
     length, draft, target = drafts.length, drafts.draft_probs, drafts.target_probs
-    reach = int(debts.remaining.max()) if debts.remaining.numel() else 0
+    reach = debts.reach
+    if reach is None:
+        reach = int(debts.remaining.max()) if debts.remaining.numel() else 0
     if draft.shape[2] == length:
         if reach > length:
             raise ConfigError(

@@ -15,14 +15,21 @@ from .engine_backbone_egrm import Backbone
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Branches, PromptRows
 from .engine_random_egrm import item_id_of_tokens
+from .engine_settings_egrm import ends_and_padding, new_tokens, read_settings, warn_of_right_padding
 from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError
+
+
+SERVED = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
+# The ladder has a temperature and a top-p for each branch instead.
+REPLACED = ("do_sample", "temperature", "top_p", "top_k")
 
 
 @torch.no_grad()
 def generate(
     model: PreTrainedModel,
     inputs: Tensor | None = None,
+    generation_config: GenerationConfig | None = None,
     *,
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
@@ -31,17 +38,20 @@ def generate(
     seed: int = 0,
     item_ids: Sequence[int] | None = None,
     decoder: str = "auto",
-    generation_config: GenerationConfig | None = None,
     max_new_tokens: int | None = None,
+    max_length: int | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None,
-    **unsupported: Any,
+    **others: Any,
 ) -> Tensor:
     """Sample M branches of each prompt.
 
     Args:
         model: Any causal LM.
         inputs: [B, T] int64, left-padded; the same as `input_ids`.
+        generation_config: Of the call. Its lengths and token ids are read; `temperatures` and `top_ps` stand instead of
+            its sampling (`do_sample`, `temperature`, `top_p`, `top_k`); whatever else it asks for is refused. The
+            model's own configuration holds the defaults, and is read alike.
         input_ids: [B, T] int64, left-padded.
         attention_mask: [B, T], 1 on tokens; by default all 1.
         temperatures: M values, at least 0.
@@ -49,11 +59,11 @@ def generate(
         seed: Of all random numbers.
         item_ids: B integers: the key of each prompt's random numbers; by default a hash of its tokens.
         decoder: `star` (prefix shared in place), `expand` (prefix repeated M times) or `auto`.
-        generation_config: Its lengths and token ids are read, no other field.
-        max_new_tokens: Budget of a branch; by default the generation config's, else 20.
+        max_new_tokens: Budget of a branch; by default the generation config's, else what `max_length` leaves, else 20.
+        max_length: Tokens of prompt and branch; by default the generation config's.
         eos_token_id: Ends a branch; by default the generation config's.
         pad_token_id: Fills what follows an end; by default the generation config's, else the end token, else 0.
-        **unsupported: Other arguments of `generate`; only None and False are accepted.
+        **others: Other arguments of `generate`; only those are accepted that ask for nothing here.
 
     Returns:
         [B * M, T + L] int64, branches of a prompt adjacent, prompt included, as `generate(num_return_sequences=M)`
@@ -64,21 +74,20 @@ def generate(
         UnsupportedModelError: `star` was asked for, but the model cannot share a prefix.
     """
     input_ids = inputs if input_ids is None else input_ids
-    refused = sorted(name for name, value in unsupported.items() if value is not None and value is not False)
-    if refused:
-        raise ConfigError(f"The ladder does not take {refused}.", "Leave them out, or use plain `generate`.")
+    own = {"max_new_tokens": max_new_tokens, "max_length": max_length, "eos_token_id": eos_token_id,
+           "pad_token_id": pad_token_id}  # fmt: skip
+    if others.get("do_sample"):
+        others.pop("do_sample")  # the ladder does sample
+    settings = read_settings(model, generation_config, own | others, SERVED, "The ladder", REPLACED)
     ladder = _read_ladder(temperatures, top_ps)
-    config = generation_config or model.generation_config
-    budget = max_new_tokens if max_new_tokens is not None else config.max_new_tokens or 20
-    if budget < 1:
-        raise ConfigError(f"A branch needs a budget of at least one token, got max_new_tokens={budget}.")
-    ends = eos_token_id if eos_token_id is not None else config.eos_token_id
-    ends = [] if ends is None else [ends] if isinstance(ends, int) else [int(end) for end in ends]
-    pad = pad_token_id if pad_token_id is not None else config.pad_token_id
-    pad = pad if pad is not None else ends[0] if ends else 0
+    input_ids = _checked(input_ids)
+    budget = new_tokens(settings, input_ids.shape[1])
+    ends, pad = ends_and_padding(settings)
+    warn_of_right_padding(attention_mask)
 
     engine, rungs = LocalEngine(Backbone(model)), len(temperatures)
-    rows = _read_prompts(input_ids, attention_mask, engine.device)
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+    rows = PromptRows.of(input_ids.to(engine.device), mask.to(engine.device))
     if item_ids is None:
         item_ids = [item_id_of_tokens(row) for row in rows.token_ids()]
     count = len(rows.input_ids)
@@ -114,13 +123,12 @@ def _read_ladder(temperatures: Sequence[float], top_ps: Sequence[float] | float)
     return torch.tensor([list(temperatures), top_ps], dtype=torch.float64)
 
 
-def _read_prompts(input_ids: Tensor | None, attention_mask: Tensor | None, device: torch.device) -> PromptRows:
+def _checked(input_ids: Tensor | None) -> Tensor:
     if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
         raise ConfigError(
             "The ladder continues prompts of at least one token, and got none.", "Pass input_ids [B, T]."
         )
-    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
-    return PromptRows.of(input_ids.to(device), mask.to(device))
+    return input_ids
 
 
 __all__ = ["generate"]

@@ -102,9 +102,10 @@ class EGRMPreTrainedModel(PreTrainedModel):
         options = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
         options["trust_remote_code"] = bool(kwargs.get("trust_remote_code"))
         want_report = kwargs.pop("output_loading_info", False)
-        model, report = super().from_pretrained(
+        loaded: Any = super().from_pretrained(  # a pair, for `output_loading_info`
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
         )
+        model, report = loaded
         _need_whole(model.config, report)
         model._loading_options = options
         model.generator.generation_config = model.generation_config

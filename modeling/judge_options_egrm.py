@@ -200,7 +200,7 @@ def _rungs(name: str, values: Any) -> tuple[float, ...]:
     expected = "numbers, one per rung, for example [0.6, 0.8, 1.0]"
     need(isinstance(values, Iterable) and not isinstance(values, str | bytes | dict), name, values, expected)
     try:
-        values = [value.item() if hasattr(value, "item") else value for value in values]  # of an array or a tensor
+        values = [getattr(value, "item", lambda value=value: value)() for value in values]  # of an array or a tensor
     except TypeError as error:  # an array of no dimension calls itself iterable
         raise ConfigError(f"`{name}` must be {expected}, got {values!r}.") from error
     need(all(isinstance(v, int | float) and not isinstance(v, bool) for v in values), name, values, expected)

@@ -84,8 +84,8 @@ def lacks_turns(conversations: Sequence[Sequence[int]], tokenizer: PreTrainedTok
         task: Its judge's turn opens like any other.
     """
     # A text without turns may begin and end with these too.
-    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    marks = set(task.judge_turn_ids) & tokenizer.added_tokens_decoder.keys() - ends
+    ends = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    marks = {token for token in task.judge_turn_ids if token in tokenizer.added_tokens_decoder and token not in ends}
     if marks:
         return any(marks.isdisjoint(ids) for ids in conversations)
     marker = (task.turn_marker or "").strip()

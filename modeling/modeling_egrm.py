@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel,
 
 from .configuration_egrm import EGRMConfig
 from .draft_chains_egrm import ChainDrafts
-from .draft_generate_egrm import DraftSource
 from .draft_generate_egrm import generate as generate_speculatively
+from .draft_sources_egrm import DraftSource
 from .engine_backbone_egrm import Backbone
 from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from .engine_random_egrm import item_id_of_tokens
-from .errors_egrm import ConfigError, InputError, PromptTooLongError
+from .errors_egrm import ConfigError, InputError
 from .judge_batch_egrm import EncodedItem, collate
 from .judge_values_egrm import JudgeInputs
 from .prompt_dates_egrm import DEFAULT_DATE, asks_for_the_date, read_date, with_fixed_date
@@ -35,15 +35,7 @@ from .prompt_templates_egrm import (
     verdict_word,
 )
 from .prompt_thoughts_egrm import thought_marks
-from .prompt_truncation_egrm import (
-    MIN_KEPT_TOKENS,
-    count_tokens,
-    keep_ends,
-    most_chars_per_token,
-    share_tokens,
-    visible_chars,
-    without_middles,
-)
+from .prompt_truncation_egrm import bound_record, fit_record, most_chars_per_token
 from .verdict_space_egrm import VerdictSpace
 
 
@@ -354,21 +346,12 @@ class EGRMProcessor(ProcessorMixin):
 
     def _bounded(self, record: JudgeRecord) -> tuple[JudgeRecord, int]:
         """The record without what cannot fit whatever its tokens are, and how many tokens that was."""
-        if self._limit is None:
-            return record, 0
-        most = self._limit * self._chars_per_token
-        fixed = sum(len(text) for text in (record.reference, record.rubric) if text is not None)
-        chars = fixed + visible_chars(record.texts, most)
-        if chars <= most:
-            return record, 0
-        if self.truncation == "error" or fixed > most:
-            raise PromptTooLongError(
-                f"The record has {chars:,} characters, more than the limit of {self._limit} tokens can hold.",
-                "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
-            )
-        shorter, middles = without_middles(record.texts, most)
-        tokens = sum(count_tokens(self.tokenizer, middle) for middle in middles)
-        return record.with_texts(shorter), tokens
+        limit, may_cut = self._limit, self.truncation != "error"
+        return (
+            (record, 0)
+            if limit is None
+            else bound_record(record, limit, self.tokenizer, self._chars_per_token, may_cut)
+        )
 
     @property
     def _limit(self) -> int | None:
@@ -381,34 +364,11 @@ class EGRMProcessor(ProcessorMixin):
         self, record: JudgeRecord, task: JudgeTask, rubric: str
     ) -> tuple[JudgeRecord, int, tuple[tuple[int, ...], ...]]:
         """The record cut until its prompts fit, how many tokens that took, and the prompts."""
-        prompts = self._prompts(record, task, rubric)
-        limit = self._limit
         suffix = max(len(task.short_suffix_ids), len(task.long_suffix_ids))
-        longest = max(map(len, prompts)) + suffix
-        if limit is None or longest <= limit:
-            return record, 0, prompts
-        if self.truncation == "error":
-            raise PromptTooLongError(
-                f"The judge prompt has {longest} tokens, the limit is {limit}.",
-                "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
-            )
-        spans = [self._guard.spans(text) for text in record.texts]
-        lengths = [len(span) for span in spans]
-        allowed = sum(lengths) - (longest - limit)
-        while True:
-            kept = share_tokens(lengths, allowed)
-            if kept is None:
-                raise PromptTooLongError(
-                    f"The judge prompt has {longest} tokens, the limit is {limit}, and less than {MIN_KEPT_TOKENS} "
-                    "tokens of each text would be left.",
-                    "Raise `max_prompt_tokens`, or shorten the rubric or the record.",
-                )
-            texts = [keep_ends(*parts) for parts in zip(record.texts, spans, kept, strict=True)]
-            shorter = record.with_texts(texts)
-            prompts = self._prompts(shorter, task, rubric)
-            if (excess := max(map(len, prompts)) + suffix - limit) <= 0:
-                return shorter, sum(lengths) - sum(kept), prompts
-            allowed -= excess
+        return fit_record(
+            record, self._limit, suffix, self._guard.spans, lambda own: self._prompts(own, task, rubric),
+            may_cut=self.truncation != "error",
+        )  # fmt: skip
 
     # Files
 

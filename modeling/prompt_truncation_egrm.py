@@ -1,7 +1,10 @@
 """Texts cut to fit: both ends are kept, the longest are cut first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from .errors_egrm import PromptTooLongError
+from .prompt_records_egrm import JudgeRecord
 
 
 CUT = " [...] "
@@ -74,3 +77,81 @@ __all__ = [
     "visible_chars",
     "without_middles",
 ]
+
+
+def bound_record(
+    record: JudgeRecord, limit: int, tokenizer: Any, chars_per_token: int, may_cut: bool
+) -> tuple[JudgeRecord, int]:
+    """The record without what cannot fit whatever its tokens are, and how many tokens that was.
+
+    Args:
+        record: Texts of any length.
+        limit: Most tokens of a prompt.
+        tokenizer: The generator's.
+        chars_per_token: As `most_chars_per_token` gives it.
+        may_cut: Whether both ends are kept of a text that is too long.
+
+    Raises:
+        PromptTooLongError: The record is too long, and may not be cut or has a rubric or a reference that is.
+    """
+    most = limit * chars_per_token
+    fixed = sum(len(text) for text in (record.reference, record.rubric) if text is not None)
+    chars = fixed + visible_chars(record.texts, most)
+    if chars <= most:
+        return record, 0
+    if not may_cut or fixed > most:
+        raise PromptTooLongError(
+            f"The record has {chars:,} characters, more than the limit of {limit} tokens can hold.",
+            "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
+        )
+    shorter, middles = without_middles(record.texts, most)
+    return record.with_texts(shorter), sum(count_tokens(tokenizer, middle) for middle in middles)
+
+
+def fit_record(
+    record: JudgeRecord,
+    limit: int | None,
+    suffix_tokens: int,
+    spans_of: Callable[[str], Sequence[tuple[int, int]]],
+    prompts_of: Callable[[JudgeRecord], tuple[tuple[int, ...], ...]],
+    may_cut: bool,
+) -> tuple[JudgeRecord, int, tuple[tuple[int, ...], ...]]:
+    """The record cut until its prompts fit, how many tokens that took, and the prompts.
+
+    Args:
+        record: What is judged.
+        limit: Most tokens of a prompt with its suffix; None for no limit.
+        suffix_tokens: Tokens of the longer suffix.
+        spans_of: The places of a text's tokens in it.
+        prompts_of: The tokens of a record's prompts.
+        may_cut: Whether both ends are kept of a text that is too long.
+
+    Raises:
+        PromptTooLongError: The prompts are too long, and may not be cut or have too little to cut.
+    """
+    prompts = prompts_of(record)
+    longest = max(map(len, prompts)) + suffix_tokens
+    if limit is None or longest <= limit:
+        return record, 0, prompts
+    if not may_cut:
+        raise PromptTooLongError(
+            f"The judge prompt has {longest} tokens, the limit is {limit}.",
+            "Shorten the record, raise `max_prompt_tokens`, or set truncation='keep_ends'.",
+        )
+    spans = [spans_of(text) for text in record.texts]
+    lengths = [len(span) for span in spans]
+    allowed = sum(lengths) - (longest - limit)
+    while True:
+        kept = share_tokens(lengths, allowed)
+        if kept is None:
+            raise PromptTooLongError(
+                f"The judge prompt has {longest} tokens, the limit is {limit}, and less than {MIN_KEPT_TOKENS} "
+                "tokens of each text would be left.",
+                "Raise `max_prompt_tokens`, or shorten the rubric or the record.",
+            )
+        texts = [keep_ends(*parts) for parts in zip(record.texts, spans, kept, strict=True)]
+        shorter = record.with_texts(texts)
+        prompts = prompts_of(shorter)
+        if (excess := max(map(len, prompts)) + suffix_tokens - limit) <= 0:
+            return shorter, sum(lengths) - sum(kept), prompts
+        allowed -= excess

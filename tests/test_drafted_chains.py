@@ -1,5 +1,6 @@
 """Chains decoded from drafts: the same texts at temperature 0, the same distribution of rewards elsewhere, in checkpoints too."""
 
+import gc
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from engine_fixtures import TinyJudge, some_prompts, talkative_generator, tiny_i
 from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
 from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -157,6 +159,25 @@ def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
         judge.judge(inputs, **options)  # the trial is made once
 
 
+def test_the_trial_of_auto_belongs_to_the_draft_itself_and_not_to_its_address(monkeypatch):
+    from transformers_egrm.modeling import draft_chains_egrm
+
+    ran = []
+    monkeypatch.setattr(draft_chains_egrm, "_seconds_of", lambda run: float(len(ran.append(run.__name__) or ran)))
+    options = LONG | {"chain_temperature": 0.0, "drafting": "auto"}
+    inputs, generator = tiny_inputs(tiny_task(), some_prompts(LENGTHS)), tiny_generator()
+    for number in (1, 2):  # a draft that replaces a dead one may get its address
+        draft = tiny_generator(seed=number, num_hidden_layers=1)
+        TinyJudge(generator, draft=draft).judge(inputs, **options)
+        TinyJudge(generator, draft=draft).judge(inputs, **options)
+        assert ran == ["drafted", "plain"] * number
+        trials = Backbone(generator).fact("trials of drafts", dict)
+        assert list(trials) == [draft]
+        del draft, trials
+        gc.collect()
+    assert len(Backbone(generator).fact("trials of drafts", dict)) == 0
+
+
 # -- options and checkpoints -----------------------------------------------------------------------------------------------
 
 
@@ -184,11 +205,11 @@ def test_what_cannot_be_drafted_is_refused_before_anything_runs():
         model.judge(inputs, drafting="model")
     with pytest.raises(ConfigError, match="Use 1 to 2"):
         model.judge(inputs, drafting="layers", draft_layers=3)
-    with pytest.raises(ConfigError, match="300 tokens"):
-        model.attach_draft(tiny_generator(vocab_size=300))
-    with pytest.raises(ConfigError, match="300 tokens"):
+    with pytest.raises(ConfigError, match="1500 tokens"):
+        model.attach_draft(tiny_generator(vocab_size=1500))
+    with pytest.raises(ConfigError, match="1500 tokens"):
         EGRMRewardModel.from_components(
-            tiny_generator(), tokenizer=tiny_tokenizer(), draft=tiny_generator(vocab_size=300)
+            tiny_generator(), tokenizer=tiny_tokenizer(), draft=tiny_generator(vocab_size=1500)
         )
     model.generator.config._attn_implementation = "flash_attention_2"
     with pytest.raises(UnsupportedModelError, match="drafting='none'"):

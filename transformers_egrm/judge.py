@@ -10,21 +10,15 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-<<<<<<< HEAD
 from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, is_count, need, need_flag
+from transformers_egrm.modeling.judge_packing_egrm import PromptLoad
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, check_batch_tokens, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
 _EXPECTED_DIGITS = 4
-=======
-from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_packing_egrm import PromptLoad
-from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, check_batch_tokens
->>>>>>> i10batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +94,14 @@ class RewardJudge:
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
         if reorder_window is None:
             reorder_window = 8 * batch_size
-<<<<<<< HEAD
         need(is_count(reorder_window), "reorder_window", reorder_window, "an integer >= 1, or None")
+        check_batch_tokens(batch_tokens)
         for name, flag in (("return_rationale", return_rationale), ("explain", explain), ("progress", progress)):
             need_flag(name, flag)
         if isinstance(model, str | PathLike):
             model = EGRMRewardModel.from_pretrained(folder_of(str(model)))
         need_model(model)
-=======
-        if reorder_window < 1:
-            raise ConfigError(f"`reorder_window` must be at least 1, got {reorder_window}.")
-        check_batch_tokens(batch_tokens)
         self.batch_tokens, self.load = batch_tokens, PromptLoad()
->>>>>>> i10batches
         self.model = model
         self.processor = model.processor if processor is None else processor
         self.batch_size = batch_size
@@ -228,13 +217,8 @@ class JudgeStream(Iterator[JudgeResult]):
         self._judge = judge
         self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
         self._scheduler = Scheduler(
-<<<<<<< HEAD
-            judge.model, judge.processor, batch_size=judge.batch_size, return_texts=judge.return_rationale,
-            explain=explain, **judge.options,
-=======
             judge.model, judge.processor, batch_size=judge.batch_size, batch_tokens=judge.batch_tokens,
-            return_texts=judge.return_rationale, explain=judge.explain, **judge.options,
->>>>>>> i10batches
+            return_texts=judge.return_rationale, explain=explain, **judge.options,
         )  # fmt: skip
         # Re-entrant: a record's own iterator may look at `counts`, and asking for the next result then is an error, no lock-up.
         self._lock, self._reading = RLock(), False

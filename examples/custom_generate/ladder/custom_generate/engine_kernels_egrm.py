@@ -143,7 +143,10 @@ def _fits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 def onednn_linear_works() -> bool:
     """Whether this build of torch has oneDNN's linear, and it computes what the default one does."""
     try:
-        x, weight = torch.linspace(-1, 1, 21).view(3, 7), torch.linspace(-2, 1, 35).view(5, 7)
+        x, weight = (
+            torch.linspace(-1, 1, 21, dtype=torch.float32).view(3, 7),
+            torch.linspace(-2, 1, 35, dtype=torch.float32).view(5, 7),
+        )
         ours = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
         return torch.allclose(ours, x @ weight.T, atol=1e-5)
     except (AttributeError, RuntimeError):

@@ -179,7 +179,8 @@ class PathSampler:
         # Shorter paths are fed zeros after their end, which no one reads.
         padded = [[*path, *[0] * (self.max_tokens - len(path))] for path in paths]
         self._fed = torch.tensor(padded, device=columns.device).repeat(num_prompts, 1)
-        self.logits = torch.zeros(num_prompts, len(paths), columns.shape[0], device=columns.device)
+        shape = (num_prompts, len(paths), columns.shape[0])
+        self.logits = torch.zeros(shape, dtype=torch.float32, device=columns.device)
 
     @property
     def must_run(self) -> bool:

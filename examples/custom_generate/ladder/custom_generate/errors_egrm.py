@@ -69,8 +69,8 @@ class UnsupportedModelError(EGRMError, ValueError):
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value is a number, and neither infinite nor NaN."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Whether a value is a number, and neither infinite nor NaN; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def need(holds: bool, name: str, value: object, expected: str) -> None:
@@ -86,6 +86,29 @@ def need(holds: bool, name: str, value: object, expected: str) -> None:
 def is_count(value: object, most: float = math.inf) -> bool:
     """Whether a value is an integer from 1 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def need_flag(name: str, value: object) -> None:
+    """Refuse a setting that is neither True nor False.
+
+    Raises:
+        ConfigError: It is another value.
+    """
+    need(isinstance(value, bool), name, value, "True or False")
+
+
+def need_flags(options: object, *names: str) -> None:
+    """Refuse options unless each named field is True or False: a text such as "no" would count as yes.
+
+    Args:
+        options: Any object.
+        *names: Its fields.
+
+    Raises:
+        ConfigError: One is neither.
+    """
+    for name in names:
+        need_flag(name, getattr(options, name))
 
 
 def need_one_of(options: object, **allowed: tuple[str | None, ...]) -> None:
@@ -115,5 +138,7 @@ __all__ = [
     "is_count",
     "is_finite",
     "need",
+    "need_flag",
+    "need_flags",
     "need_one_of",
 ]

@@ -6,15 +6,15 @@ the law of the next token where a draft stops. `draft_verification_egrm` joins t
 figures are in docs/speculative.md.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
 from .draft_nodes_egrm import TINY, DraftView, Node, at, normalize, shortfall
 
 
-SEARCH_COLUMNS = 1 << 15  # numbers held at a time in the search for K-SEQ's ratio: fewer calls until arithmetic counts
+SECANT_STEPS, MOST_STEPS = 30, 90  # of the search for K-SEQ's ratio; about 13 are taken
+EPSILON = torch.finfo(torch.float64).eps
+SUM_BLOCK = 512  # columns summed at a time
 
 
 # -- tests along one draft ------------------------------------------------------------------------------------------------
@@ -164,20 +164,44 @@ def best_ratio(draft: Tensor, target: Tensor, counts: Tensor) -> Tensor:
     Returns:
         [B] in [1, counts], never on the infeasible side of the root.
     """
-    low, high = torch.ones_like(draft[:, 0]), counts.double()
-    if not bool((counts > 1).any()):
-        return low
-    points = max(2, min(64, SEARCH_COLUMNS // max(1, draft.numel())))  # tried at once: a call costs more than a column
-    steps = torch.arange(points + 1, dtype=torch.float64, device=draft.device) / points
-    for _ in range(math.ceil(53 / math.log2(points)) + 1):
-        tried = low[:, None] + (high - low)[:, None] * steps
-        tried[:, -1] = high
-        covered = torch.minimum(draft[:, None], target[:, None] / tried[..., None]).sum(-1)
-        feasible = tried * covered + torch.expm1(counts[:, None] * torch.log1p(-covered.clamp_max(1))) >= 0
-        first = torch.where(feasible.any(1), feasible.long().argmax(1), points).clamp_min(1)
-        low, high = (tried.gather(1, (first - back)[:, None])[:, 0] for back in (1, 0))
-    # One draft needs no search, and two equal distributions are feasible from the start.
-    return torch.where(counts > 1, high, 1.0)
+    copies = counts.double()
+
+    def gap(ratio: Tensor) -> Tensor:  # not negative from the root on, and never falling
+        covered = _row_sums(torch.minimum(draft, target / ratio[:, None]))
+        return ratio * covered + torch.expm1(copies * torch.log1p(-covered.clamp_max(1)))
+
+    low, high = torch.ones_like(copies), copies
+    low_gap, high_gap = gap(low), gap(high)
+    # One draft needs no search, and two equal distributions are feasible from the start. Their sums are 1 up to rounding,
+    # and the gap is so flat there that rounding alone would move the root by hundredths.
+    done = (low_gap >= -8 * EPSILON) | (counts <= 1)
+    high, was_feasible = torch.where(done, low, high), low > high
+    for step in range(MOST_STEPS):
+        if bool(done.all()):
+            break
+        # The Illinois rule: a secant whose idle end loses half its weight. Late steps halve, so that the end is certain.
+        tried = (low * high_gap - high * low_gap) / (high_gap - low_gap)
+        inside = (tried > low) & (tried < high) & (step < SECANT_STEPS)
+        tried = torch.where(inside, tried, (low + high) / 2)
+        found = gap(tried)
+        feasible, going = found >= 0, ~done
+        idle = torch.where(feasible == was_feasible, 0.5, 1.0) if step else 1.0
+        low_gap, high_gap = (
+            torch.where(going, torch.where(feasible, low_gap * idle, found), low_gap),
+            torch.where(going, torch.where(feasible, found, high_gap * idle), high_gap),
+        )
+        low = torch.where(going & ~feasible, tried, low)
+        high = torch.where(going & feasible, tried, high)
+        was_feasible = feasible
+        done = done | (high_gap == 0) | (high - low <= 4 * EPSILON * high)
+    return high
+
+
+def _row_sums(values: Tensor) -> Tensor:
+    # [B] from [B, C], in an order that does not depend on B: a single row's sum would be shared out among threads.
+    whole = values.shape[-1] // SUM_BLOCK * SUM_BLOCK
+    parts = [values[:, :whole].unflatten(1, (-1, SUM_BLOCK)).sum(-1)] if whole else []
+    return torch.cat([*parts, values[:, whole:].sum(-1, keepdim=True)], dim=1).sum(-1)
 
 
 def k_seq_tests(draft: Tensor, target: Tensor, ratio: Tensor) -> Tensor:

@@ -10,10 +10,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .draft_tree_egrm import Tree
+from .draft_values_egrm import Told
 from .engine_backbone_egrm import Backbone
 from .engine_prefill_egrm import Prefix
-from .engine_sampling_egrm import Support, warped_support
+from .engine_sampling_egrm import LEAST_LOG_WEIGHT, TOP_CANDIDATES, Support, warped_probs
 from .errors_egrm import ConfigError, UnsupportedModelError
+
+
+MOST_PADDING = 1024  # tokens: vocabularies that differ by more belong to different tokenizers
 
 
 @dataclass(frozen=True)
@@ -36,18 +40,58 @@ class Warp:
         if not self.repetition_penalty > 0:
             raise ConfigError(f"repetition_penalty is positive, got {self.repetition_penalty}.", "1 is none.")
 
-    def support(self, logits: Tensor, written: Tensor | None) -> Support:
+    def support(self, logits: Tensor, written: Tensor | None, exact: bool = True) -> Support:
         """The distribution to draw from.
 
         Args:
             logits: [N, V] float32.
             written: [N, V] bool, tokens that the context holds; None where nothing depends on them.
+            exact: Whether a nucleus beyond `TOP_CANDIDATES` tokens is followed to its end. A draft need not: it may have
+                any law, as long as this is the one that its tokens are drawn from.
         """
         if written is not None:
             punished = torch.where(logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty)
             logits = torch.where(written, punished, logits)
+        if self.temperature == 0:
+            best = logits.argmax(-1, keepdim=True)
+            return Support(torch.ones_like(best, dtype=torch.float64), best)
+        size = logits.shape[-1]
+        if 0 < self.top_k < size:
+            logits = logits.masked_fill(logits < logits.topk(self.top_k, dim=-1).values[:, -1:], -torch.inf)
+        if self.top_p == 1 and not self.top_k:
+            whole = self._weights(logits).double()
+            return Support(whole / whole.sum(-1, keepdim=True), None)
+        few = self._among_top(logits, exact) if size > TOP_CANDIDATES else None
+        if few is not None:
+            return few
         full = torch.full((logits.shape[0],), self.temperature, dtype=torch.float64, device=logits.device)
-        return warped_support(logits, full, torch.full_like(full, self.top_p), self.top_k)
+        return Support(warped_probs(logits, full, torch.full_like(full, self.top_p)), None)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        # As in `warped_probs`, for one temperature: a number on the host needs no question whether it is 0.
+        scaled = (logits - logits.amax(-1, keepdim=True)).div_(logits.new_full((1,), self.temperature))
+        return torch.threshold_(scaled, LEAST_LOG_WEIGHT, -torch.inf).exp_()
+
+    def _among_top(self, logits: Tensor, exact: bool) -> Support | None:
+        # The nucleus among a few hundred candidates; None where they do not prove to hold it.
+        weights = self._weights(logits)
+        index = logits.topk(TOP_CANDIDATES, dim=-1).indices
+        ranked = weights.gather(-1, index).double()
+        inside = ranked > 0
+        if self.top_p < 1:
+            limit = self.top_p * weights.sum(-1, dtype=torch.float64)[:, None]
+            inside &= ranked.cumsum(-1) - ranked < limit
+        floor = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp_min(1) - 1)
+        reached = ranked >= floor
+        width = TOP_CANDIDATES
+        if exact:
+            holds, width = torch.stack([(ranked[:, -1:] < floor).all(), reached.sum(-1).max()]).tolist()
+            if not holds:
+                return None
+        kept = torch.where(reached, ranked, 0.0)[:, :width]
+        columns, order = index[:, :width].sort(-1)
+        kept = kept.gather(-1, order)
+        return Support(kept / kept.sum(-1, keepdim=True), columns)
 
 
 class HeldTokens:
@@ -61,10 +105,12 @@ class HeldTokens:
 
     Attributes:
         mask: [R, V] bool; None where nothing depends on it.
+        size: V.
     """
 
     def __init__(self, warp: Warp, contexts: Tensor, valid: Tensor, size: int) -> None:
         self.mask: Tensor | None = None
+        self.size = size
         if warp.repetition_penalty != 1.0:
             mask = torch.zeros(contexts.shape[0], size + 1, dtype=torch.bool, device=contexts.device)
             self.mask = mask.scatter_(1, torch.where(valid, contexts, size), True)[:, :size]
@@ -106,8 +152,8 @@ class Drafter(Protocol):
         """Write S drafts of L tokens for each row. Each token takes one of the numbers [R, S, L]."""
         ...
 
-    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor) -> None:
-        """Go on after the first `accepted` [R] tokens of draft `winners` [R], and `next_tokens` [R]."""
+    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor, told: Told) -> None:
+        """Go on after the first `accepted` [R] tokens of draft `winners` [R], and `next_tokens` [R]; `told` on the host."""
         ...
 
     def keep_rows(self, index: Tensor) -> None:
@@ -136,64 +182,87 @@ class ModelDrafter:
         self.first_is_greedy = first_is_greedy
         self.tree = Tree(backbone, prefix, room)
         # What was written but not run: one token, or two after a whole draft was kept, whose last token was never fed.
+        # All of this lies where the target is; only what is run goes to the draft's own device.
         self._waiting = torch.stack([first_tokens, first_tokens], dim=1)
         self._counts = torch.ones_like(first_tokens)
+        self._widths = [1] * len(first_tokens)  # `_counts` on the host
         self._drafts: Tensor = first_tokens[:, None, None][:, :, :0]
+        self._branches: dict[tuple[int, int, int], Tensor] = {}
 
     def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
         """See `Drafter`."""
         rows, count, length = uniform.shape
         device = uniform.device
-        width = int(self._counts.max())
+        width = max(self._widths)
+        alike = min(self._widths) == width
+        size = min(held.size, self.backbone.config.vocab_size)  # of two padded vocabularies, what both know
         offsets = torch.arange(width, device=device) - width + self._counts[:, None]
         known = offsets >= 0  # a row with fewer tokens than others starts with a slot that no one sees
-        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        own = torch.eye(width, dtype=torch.bool, device=device)
-        seen = (causal & known[:, None, :]) | own
+        seen = None
+        if width > 1:
+            causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+            seen = (causal & known[:, None, :]) | torch.eye(width, dtype=torch.bool, device=device)
         hidden = self._run(self._waiting[:, -width:], offsets.clamp_min(0), seen)[:, -1:]
-        branches = torch.eye(count, dtype=torch.bool, device=device)
         drawn: list[Tensor] = []
         supports: list[Support] = []
         for step in range(length):
             prefix = torch.stack(drawn, dim=2) if drawn else uniform[:, :1, :0].long()
             contexts = held.after(prefix)
-            logits = self.backbone.logits(hidden.flatten(0, 1)).to(device)
-            support = self.warp.support(logits, None if contexts is None else contexts.flatten(0, 1))
-            support = _shaped(support, rows, hidden.shape[1], count)
+            contexts = None if contexts is None else contexts.flatten(0, 1)[:, :size]
+            logits = self.backbone.logits(hidden.flatten(0, 1)).to(device)[:, :size]
+            support = _shaped(self.warp.support(logits, contexts, exact=False), rows, hidden.shape[1], count)
             tokens = support.draw(uniform[:, :, step, None])[..., 0]
             if self.first_is_greedy:
                 tokens[:, 0] = support.best()[:, 0]
             drawn.append(tokens)
             supports.append(support)
             if step + 1 < length:
-                past = known[:, None].expand(-1, count, -1)
-                seen = torch.cat([past, branches.repeat(1, step + 1).expand(rows, -1, -1)], dim=2)
+                seen = None
+                if count > 1 or not alike:
+                    own = self._own_branch(count, step + 1, width if alike else 0)
+                    past = known[:, None].expand(-1, count, -1)
+                    seen = own if alike else torch.cat([past, own.expand(rows, -1, -1)], dim=2)
                 hidden = self._run(drawn[-1], (self._counts + step)[:, None].expand(-1, count), seen)
         self._drafts = torch.stack(drawn, dim=2)
         return Proposal(self._drafts, supports)
 
-    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor) -> None:
+    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor, told: Told) -> None:
         """See `Drafter`."""
-        rows, count, length = self._drafts.shape
-        device = winners.device
-        width = int(self._counts.max())
+        count, length = self._drafts.shape[1:]
+        device, own = winners.device, self.backbone.device
+        width = max(self._widths)
         order = torch.arange(width + length - 1, device=device) + width - self._counts[:, None]
         of_branch = width + (order - width) * count + winners[:, None]
         flying = torch.where(order < width, order, of_branch).clamp_max(self.tree.in_flight - 1)
-        self.tree.keep(flying, self._counts + accepted.clamp_max(length - 1))
-        last = self._drafts[torch.arange(rows, device=device), winners, -1]
+        kept = self._counts + accepted.clamp_max(length - 1)
+        on_host = [fed + min(new, length - 1) for fed, new in zip(self._widths, told.accepted, strict=True)]
+        self.tree.keep(flying.to(own), kept.to(own), on_host)
+        last = self._drafts[..., -1].gather(1, winners[:, None])[:, 0]
         self._waiting = torch.stack([last, next_tokens], dim=1)
         self._counts = 1 + (accepted == length).long()
+        self._widths = [1 + (new == length) for new in told.accepted]
 
     def keep_rows(self, index: Tensor) -> None:
         """See `Drafter`."""
-        self.tree.keep_rows(index)
+        self.tree.keep_rows(index.to(self.backbone.device))
         self._waiting, self._counts, self._drafts = self._waiting[index], self._counts[index], self._drafts[index]
+        self._widths = [self._widths[row] for row in index.tolist()]
 
-    def _run(self, tokens: Tensor, offsets: Tensor, seen: Tensor) -> Tensor:
+    def _own_branch(self, count: int, steps: int, shared: int) -> Tensor:
+        # [S, shared + S * steps] bool: what all drafts see, then of each step what each draft wrote itself.
+        key = (count, steps, shared)
+        if key not in self._branches:
+            own = torch.eye(count, dtype=torch.bool).repeat(1, steps)
+            seen = torch.cat([torch.ones(count, shared, dtype=torch.bool), own], dim=1)
+            self._branches[key] = seen.to(self._counts.device)
+        return self._branches[key]
+
+    def _run(self, tokens: Tensor, offsets: Tensor, seen: Tensor | None) -> Tensor:
         self.calls += 1
         device = self.backbone.device
-        return self.tree.run(tokens.to(device), offsets.to(device), seen.to(device)).to(tokens.device)
+        # A token that only the target knows is run as another one: it changes what is drafted, not what is written.
+        tokens = tokens.clamp_max(self.backbone.config.vocab_size - 1)
+        return self.tree.run(tokens.to(device), offsets.to(device), None if seen is None else seen.to(device))
 
 
 class NgramDrafter:
@@ -211,27 +280,24 @@ class NgramDrafter:
     def __init__(self, texts: Sequence[Sequence[int]], length: int, longest: int) -> None:
         self.calls, self.length, self.longest = 0, length, longest
         self.texts = [list(text) for text in texts]
-        self._drafts = torch.zeros(len(self.texts), length, dtype=torch.int64)
+        self._drafts = [[0] * length for _ in self.texts]
 
     def propose(self, uniform: Tensor, held: HeldTokens) -> Proposal:
         """See `Drafter`."""
-        drafts = torch.tensor([self._continuation(text) for text in self.texts], dtype=torch.int64)
-        self._drafts = drafts
-        tokens = drafts[:, None].to(uniform.device)  # [R, 1, L]
+        self._drafts = [self._continuation(text) for text in self.texts]
+        tokens = torch.tensor(self._drafts, dtype=torch.int64)[:, None].to(uniform.device)  # [R, 1, L]
         certain = torch.ones_like(tokens[..., :1], dtype=torch.float64)
         return Proposal(tokens, [Support(certain, tokens[..., step, None]) for step in range(self.length)])
 
-    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor) -> None:
+    def accept(self, winners: Tensor, accepted: Tensor, next_tokens: Tensor, told: Told) -> None:
         """See `Drafter`."""
-        for text, draft, count, token in zip(
-            self.texts, self._drafts.tolist(), accepted.tolist(), next_tokens.tolist(), strict=True
-        ):
+        for text, draft, count, token in zip(self.texts, self._drafts, told.accepted, told.next_tokens, strict=True):
             text += [*draft[:count], token]
 
     def keep_rows(self, index: Tensor) -> None:
         """See `Drafter`."""
-        self.texts = [self.texts[row] for row in index.tolist()]
-        self._drafts = self._drafts[index.to(self._drafts.device)]
+        rows = index.tolist()
+        self.texts, self._drafts = [self.texts[row] for row in rows], [self._drafts[row] for row in rows]
 
     def _continuation(self, text: list[int]) -> list[int]:
         found: list[int] = []
@@ -329,11 +395,11 @@ class DraftSource:
             )
         draft = Backbone(self.model)
         ours, theirs = target.config.vocab_size, draft.config.vocab_size
-        if ours != theirs:
+        if abs(ours - theirs) > MOST_PADDING:
             raise ConfigError(
                 f"Draft and target need one vocabulary, but the draft knows {theirs} tokens and the target {ours}.",
-                "Use a draft with the target's tokenizer. If only the padding of the embeddings differs, resize them "
-                "with `draft.resize_token_embeddings`.",
+                f"Use a draft with the target's tokenizer. Embeddings may be padded by up to {MOST_PADDING} tokens more "
+                "or less than the target's.",
             )
         return draft
 

@@ -5,6 +5,7 @@ which. Then `keep` moves the chosen ones next to what was kept before, and forge
 only when the buffer grows or rows are dropped.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -99,22 +100,37 @@ class Tree:
         self._positions = positions_of(prefix.valid)  # [R, slots]
         self._fill = torch.full_like(self.lengths, self._slots)  # [R] where each row's next kept token goes
         self._flying = self._positions[:, :0]  # [R, in_flight] positions
+        # The host's copy of `_fill`, so that it never has to ask; whether every kept slot is a token of its row.
+        self._fills = [self._slots] * len(self.lengths)
+        self._padded = not bool(prefix.valid.all())
+        self._can_skip = all(window is None for window in self.windows) and (
+            getattr(backbone.config, "_attn_implementation", None) == "sdpa"
+        )
 
-    def run(self, tokens: Tensor, offsets: Tensor, seen: Tensor) -> Tensor:
+    def run(self, tokens: Tensor, offsets: Tensor, seen: Tensor | None) -> Tensor:
         """Run new tokens.
 
         Args:
             tokens: [R, Q] int64.
             offsets: [R, Q] or [Q] int64, how far after the kept tokens each one stands; 0: next to them.
             seen: [R, Q, F + Q] or [Q, F + Q] bool, which tokens in flight each one sees, itself included. F tokens are
-                in flight from earlier runs.
+                in flight from earlier runs. None, for a single token: it sees them all. Attention then needs no mask where
+                nothing is padded and all rows have as many tokens.
 
         Returns:
             [R, Q, H] final hidden states.
         """
         positions = self.lengths[:, None] + offsets
         self._flying = torch.cat([self._flying, positions], dim=1)
-        seen = seen.expand(tokens.shape[0], -1, -1)
+        self.in_flight += tokens.shape[1]
+        if seen is None:
+            if self._can_skip and not self._padded and min(self._fills) == self._slots:
+                return self.backbone.run(tokens, None, positions, self.cache)
+            seen = torch.ones(1, self.in_flight, dtype=torch.bool, device=tokens.device)
+        mask: Any = self._mask(positions, seen.expand(tokens.shape[0], -1, -1))
+        return self.backbone.run(tokens, mask, positions, self.cache)
+
+    def _mask(self, positions: Tensor, seen: Tensor) -> Any:
         visible = torch.cat([self._visible[:, None].expand(-1, seen.shape[1], -1), seen], dim=2)
         masks: dict[str, Tensor] = {}
         for layer, window, skipped in zip(self.layers, self.windows, self._skipped, strict=True):
@@ -127,25 +143,27 @@ class Tree:
                 # Additive: the one form that both sdpa and eager attention read correctly.
                 out_of_sight = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=near.device)
                 masks[kind] = torch.where(near[:, None, :, skipped:], out_of_sight.new_zeros(()), out_of_sight)
-        mask = next(iter(masks.values())) if len(masks) == 1 else masks
-        self.in_flight += tokens.shape[1]
-        return self.backbone.run(tokens, mask, positions, self.cache)
+        return next(iter(masks.values())) if len(masks) == 1 else masks
 
-    def keep(self, flying: Tensor, counts: Tensor) -> None:
+    def keep(self, flying: Tensor, counts: Tensor, told: Sequence[int] | None = None) -> None:
         """Keep some tokens in flight and forget the others.
 
         Args:
             flying: [R, n] int64, which ones, in the order of their positions. They count from 0 in the order of running.
             counts: [R] int64, how many of a row's n are meant.
+            told: The same on the host, where it is known there.
         """
         steps = torch.arange(flying.shape[1], device=flying.device)
         target = self._fill[:, None] + steps
         source = self._slots + flying
         fill = self._fill + counts
-        slots = int(fill.max())
+        told = counts.tolist() if told is None else told
+        end = max(self._fills) + flying.shape[1]
+        self._fills = [own + count for own, count in zip(self._fills, told, strict=True)]
+        slots = max(self._fills)
         for layer, skipped in zip(self.layers, self._skipped, strict=True):
             layer.move(source - skipped, target - skipped, slots - skipped)
-        width = max(slots, int(target.max()) + 1 if flying.shape[1] else 0) - self._slots
+        width = max(slots, end) - self._slots
         self._visible = torch.nn.functional.pad(self._visible, (0, width))
         self._positions = torch.nn.functional.pad(self._positions, (0, width))
         self._visible.scatter_(1, target, steps < counts[:, None])
@@ -156,6 +174,7 @@ class Tree:
 
     def keep_rows(self, index: Tensor) -> None:
         """Drop all other rows. Nothing may be in flight."""
+        self._fills = [self._fills[row] for row in index.tolist()]
         for layer in self.layers:
             layer.keep_rows(index)
         for name in ("lengths", "_visible", "_positions", "_fill", "_flying"):
