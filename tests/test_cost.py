@@ -179,6 +179,7 @@ def test_passes_and_tokens_are_those_the_formula_counts(batch):
     # Constants of one passes, or one token, turn seconds into counts.
     judge = TinyJudge(talkative_generator(ENDLESS))
     judge.backbone.fact("star", lambda: None)  # no trial while counting
+    judge.backbone.fact("continuation", lambda: (True, None))
     inputs = tiny_inputs(tiny_task(), some_prompts([20] * batch))
     found = {}
     for path, options in (
