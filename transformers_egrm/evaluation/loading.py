@@ -1,0 +1,129 @@
+"""Judges by the name that a user gives them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers_egrm.evaluation.judges import Judge, load_callable
+from transformers_egrm.evaluation.rivals import BY_NAME, cheap_rivals
+from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """A judge as the command line names it, and how it is to judge."""
+
+    place: str
+    """`egrm-mini`, a folder or Hub id, `module:function`, `file.py:function`, or `rival:NAME`."""
+    space: str | None = None
+    """Kind of verdict space of an EGRM judge; by default the checkpoint's own."""
+    low: int | None = None
+    high: int | None = None
+    rubric: str | None = None
+    batch_size: int = 8
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    rationale: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `JudgeOptions`."""
+
+
+def load_judge(request: JudgeRequest) -> Judge:
+    """The judge of that name.
+
+    Raises:
+        ConfigError: There is none, or it does not take what was asked for.
+        ModelError: A model cannot be loaded.
+    """
+    kind, separator, name = request.place.partition(":")
+    if separator and kind == "rival":
+        if name not in BY_NAME:
+            raise ConfigError(f"A rival is one of {', '.join(BY_NAME)}, got {name!r}.")
+        return _without_space(request, BY_NAME[name]())
+    if separator and not Path(request.place).exists():
+        return _without_space(request, load_callable(request.place))
+    if _is_scalar(request.place):
+        from transformers_egrm.evaluation.model_judges import load_scalar
+
+        return _without_space(
+            request, load_scalar(request.place, batch_size=request.batch_size, device=request.device)
+        )
+    return _egrm(request)
+
+
+def load_rivals(which: str, judge: Judge, seed: int) -> tuple[Judge, ...]:
+    """The rivals of a run.
+
+    Args:
+        which: `none`, `cheap`, or `decision`: also the judge's own generator, asked for a decision without thought.
+        judge: The judge.
+        seed: Of what is random about them.
+
+    Raises:
+        ConfigError: The judge has no generator to ask.
+    """
+    rivals = () if which == "none" else cheap_rivals(seed)
+    if which != "decision":
+        return rivals
+    make = getattr(judge, "decision_rival", None)
+    if make is None:
+        raise ConfigError(f"--rivals decision needs an EGRM judge, whose generator can be asked, got {judge.name}.")
+    return (*rivals, make())
+
+
+def _egrm(request: JudgeRequest) -> Judge:
+    from transformers_egrm.bundle import folder_of
+    from transformers_egrm.cli.judging import rubric_text
+    from transformers_egrm.cli.loading import load_model
+    from transformers_egrm.evaluation.model_judges import EGRMJudge
+    from transformers_egrm.evaluation.provenance import folder_digest
+    from transformers_egrm.judge import RewardJudge
+
+    model = load_model(request.place, device=request.device, dtype=request.dtype, revision=request.revision)
+    judge = RewardJudge(
+        model, batch_size=request.batch_size, rubric=rubric_text(request.rubric),
+        return_rationale=request.rationale, **request.options,
+    )  # fmt: skip
+    identity = {
+        "model": request.place,
+        "revision": request.revision,
+        "commit": getattr(model.config, "_commit_hash", None),
+        "files": folder_digest(folder_of(request.place)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }
+    return EGRMJudge(judge, _space(request, judge), name=request.place, identity=identity)
+
+
+def _space(request: JudgeRequest, judge: Any) -> dict[str, Any] | None:
+    limits = {name: value for name in ("low", "high") if (value := getattr(request, name)) is not None}
+    own = judge.processor.task().space.to_dict()
+    space = own if request.space in (None, own["kind"]) else {"kind": request.space}
+    if limits and space["kind"] != "pointwise":
+        raise ConfigError(
+            f"--low and --high belong to a pointwise space, got a {space['kind']} one.", "Leave them out."
+        )
+    return space | limits
+
+
+def _without_space(request: JudgeRequest, judge: Judge) -> Judge:
+    given = [name for name in ("space", "low", "high", "rubric") if getattr(request, name) is not None]
+    if given or request.options:
+        words = [f"--{name.replace('_', '-')}" for name in (*given, *request.options) if name != "seed"]
+        if words:
+            raise ConfigError(f"{', '.join(words)} belong to EGRM judges, {judge.name} is none.", "Leave them out.")
+    return judge
+
+
+def _is_scalar(place: str) -> bool:
+    config = Path(place) / "config.json"
+    if not config.is_file():
+        return False
+    values = json.loads(config.read_text("utf-8"))
+    named = any(name.endswith("ForSequenceClassification") for name in values.get("architectures") or ())
+    return named and values.get("model_type") != "egrm_reward"
+
+
+__all__ = ["JudgeRequest", "load_judge", "load_rivals"]
