@@ -62,9 +62,9 @@ def _run(
     judging: dict[str, Any],
     benchmark: str,
 ) -> None:  # fmt: skip
+    from transformers_egrm.cli.bench_judges import JudgeRequest, load_judge, load_rivals
     from transformers_egrm.evaluation.benchmarks import load_benchmark
     from transformers_egrm.evaluation.benchmarks.reading import Data
-    from transformers_egrm.evaluation.loading import JudgeRequest, load_judge, load_rivals
     from transformers_egrm.evaluation.report import results_of, write_run
     from transformers_egrm.evaluation.runner import Settings, evaluate
 

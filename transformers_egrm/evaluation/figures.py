@@ -168,7 +168,7 @@ def _spread(rewards: Sequence[float]) -> dict[str, float]:
         return {}
     names = ("lowest", "lower quarter", "middle", "upper quarter", "highest")
     values = np.quantile(rewards, [0, 0.25, 0.5, 0.75, 1]).tolist()
-    return dict(zip(names, values, strict=True)) | {"distinct": len(set(rewards))}
+    return dict(zip(names, values, strict=True)) | {"distinct": float(len(set(rewards)))}
 
 
 def _routes(judgements: Sequence[Any]) -> dict[str, Any]:

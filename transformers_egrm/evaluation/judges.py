@@ -142,7 +142,7 @@ def callable_judge(function: Decide, name: str | None = None, **settings: Any) -
         and parameter.default is parameter.empty
     ]
     asks = {1: "answers", 2: "responses", 3: "pairs"}.get(len(parameters))
-    name = name or getattr(function, "__name__", type(function).__name__)
+    name = name or str(getattr(function, "__name__", type(function).__name__))
     if asks is None:
         raise ConfigError(
             f"A judge takes (prompt, response), (prompt, response_a, response_b) or (prompt), but {name} takes "

@@ -239,22 +239,17 @@ class DecisionJudge(Judge):
         return float(self._decide({"state": state, "questions": {"right": question}})["right"]["noul"])
 
 
-def load_scalar(folder: str, *, device: str = "cpu", **settings: Any) -> ScalarJudge:
+def load_scalar(folder: str, *, device: torch.device | str = "cpu", **settings: Any) -> ScalarJudge:
     """A scalar reward model from a folder.
 
     Args:
         folder: With a sequence classifier and its tokenizer.
-        device: As the command line names it.
+        device: Where it runs.
         **settings: Of `ScalarJudge`.
-
-    Raises:
-        ModelError: There is no such device.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from transformers_egrm.cli.loading import parse_device
-
-    model = AutoModelForSequenceClassification.from_pretrained(folder).to(parse_device(device))
+    model = AutoModelForSequenceClassification.from_pretrained(folder).to(torch.device(device))
     identity = {"model": folder, "files": folder_digest(folder)}
     return ScalarJudge(model, AutoTokenizer.from_pretrained(folder), name=folder, identity=identity, **settings)
 

@@ -4,6 +4,7 @@ import hashlib
 import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,10 @@ def folder_digest(folder: str | Path) -> str | None:
 def code_digest() -> str:
     """A digest of this package's source files."""
     root = Path(__file__).parents[1]
-    # The model code is a mapped folder or a link beside the package; its modules know where they are.
-    from transformers_egrm import modeling
-
+    # The model code is a mapped folder, or a link that a walk does not follow; its package knows where it is.
+    model_code = find_spec("transformers_egrm.modeling")
     digest = hashlib.sha256()
-    for folder in (root, *map(Path, modeling.__path__)):
+    for folder in (root, *map(Path, (model_code and model_code.submodule_search_locations) or ())):
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:_SHORT]

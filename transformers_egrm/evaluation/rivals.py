@@ -117,8 +117,8 @@ class Words(Judge):
         ranked = {cluster: rank for rank, cluster in enumerate(sorted(clusters, key=place.__getitem__))}
         fold = np.array([ranked[question.question_id] % self.folds for question in questions])
         for held in range(self.folds):
-            learned = self._learn(linear, features, questions, starts, np.flatnonzero(fold != held))
-            for index in np.flatnonzero(fold == held):
+            learned = self._learn(linear, features, questions, starts, np.flatnonzero(fold != held).tolist())
+            for index in np.flatnonzero(fold == held).tolist():
                 for response in range(len(questions[index].responses)):
                     score = None if learned is None else float(learned(features[starts[index] + response]))
                     self._scores[f"{questions[index].id}/{response}"] = score

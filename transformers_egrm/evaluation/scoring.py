@@ -101,17 +101,20 @@ def group_cells(judged: Judged) -> Cells:
 
     `pick`: mean truth of the answers with the highest score, so that a tie is worth what drawing among them would be.
     `auc`: share of pairs of a better and a worse answer that the scores put in order, ties half; absent where the answers
-    are all alike. `right`: 1.0 where every answer with the highest score is a best one. `chance` and `best`: the truth of
-    a blind and of a perfect pick. An answer without a score leaves the question without a pick: `pick` and `right` are
-    0, and there is no `auc`.
+    are all alike. `right`: 1.0 where every answer with the highest score is a best one; absent where there is nothing to
+    choose. `chance` and `best`: the truth of a blind and of a perfect pick. An answer without a score leaves the question
+    without a pick: `pick` and `right` are 0, and there is no `auc`.
     """
     truths, scores = judged.question.truths, judged.scores
     cells = {"chance": float(np.mean(truths)), "best": float(max(truths))}
+    choice = len(set(truths)) > 1
     if not scores or any(score is None for score in scores):
-        return cells | {"pick": 0.0, "right": 0.0}
+        return cells | {"pick": 0.0} | ({"right": 0.0} if choice else {})
     values = np.array(scores, dtype=np.float64)
     picked = np.array(truths)[values == values.max()]
-    cells |= {"pick": float(picked.mean()), "right": float((picked == max(truths)).all())}
+    cells["pick"] = float(picked.mean())
+    if choice:
+        cells["right"] = float((picked == max(truths)).all())
     auc = concordance(values, np.array(truths, dtype=np.float64))
     return cells if auc is None else cells | {"auc": auc}
 

@@ -1,6 +1,7 @@
 """GSM8K: whether a solution is right, which of several to choose, or the answer itself."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.answers import final_number, same_number
@@ -23,7 +24,12 @@ def read(data: Data) -> Iterator[Question]:
     """
     for fields in data.records():
         question = fields.text("question")
-        common = {"id": f"test/{fields.number}", "question_id": question, "subset": "test", "prompt": question}
+        common: dict[str, Any] = {
+            "id": f"test/{fields.number}",
+            "question_id": question,
+            "subset": "test",
+            "prompt": question,
+        }
         if all(solver in fields for solver in SOLVERS):
             told = [_told(fields, solver) for solver in SOLVERS]
             yield Question(

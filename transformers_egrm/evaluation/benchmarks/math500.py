@@ -1,6 +1,7 @@
 """MATH-500: whether a solution is right, which of several to choose, or the answer itself."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.answers import same_mathematics
@@ -20,7 +21,12 @@ def read(data: Data) -> Iterator[Question]:
     for fields in data.records():
         problem = fields.text("prompt" if "prompt" in fields else "problem").partition(_STEPS)[0].strip()
         answer = fields.text("answer")
-        common = {"id": f"test/{fields.number}", "question_id": problem, "subset": "test", "prompt": problem}
+        common: dict[str, Any] = {
+            "id": f"test/{fields.number}",
+            "question_id": problem,
+            "subset": "test",
+            "prompt": problem,
+        }
         if "responses" in fields:
             responses = fields.texts("responses")
             truths = tuple(float(same_mathematics(answer, text)) for text in responses)

@@ -186,7 +186,7 @@ def _from_hub(name: str) -> Iterator[Fields]:
     name, _, revision = name.partition("@")
     name, _, split = name.partition(":")
     try:
-        loaded = datasets.load_dataset(name, split=split or None, revision=revision or None)
+        loaded: Any = datasets.load_dataset(name, split=split or None, revision=revision or None)
     except EGRMError:
         raise
     except Exception as error:  # whatever the Hub client, the network or a loader raises

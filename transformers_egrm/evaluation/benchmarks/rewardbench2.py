@@ -58,10 +58,11 @@ def cells(judged: Sequence[Judged]) -> list[Cells]:
             found.append({"credit": credit, "right": float(credit == 1)})
             continue
         kind, _, number = name.removeprefix(f"{TIES}/").partition(":")
-        accurate = float(spreads[name] is not None and spreads[name][1] > 0)
+        spread = spreads[name]
+        accurate = float(spread is not None and spread[1] > 0)
         cell: Cells = {f"{kind} accuracy": accurate, "right": accurate}
         if kind == "tied" and (reference := f"{TIES}/ref:{number}") in spreads:
-            cell |= _ties(spreads[name], spreads[reference])
+            cell |= _ties(spread, spreads[reference])
         found.append(cell)
     return found
 

@@ -1,4 +1,4 @@
-"""Judges by the name that a user gives them."""
+"""`egrm bench`: judges by the name that a user gives them."""
 
 import json
 from collections.abc import Mapping
