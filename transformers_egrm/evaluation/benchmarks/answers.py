@@ -1,15 +1,33 @@
 """Whether two answers of mathematics are the same, by value and in bounded time."""
 
+import atexit
+import json
+import queue
 import re
-import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from importlib.util import find_spec
 
-from transformers_egrm.extras import import_extra
+from transformers_egrm.extras import MissingExtraError
 
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
-_LIMIT_S = 3
+_LIMIT_S = 5
+# A power such as 9^{9^{9^9}} is one operation of the interpreter, which no alarm interrupts: another process does the
+# comparing, and is ended where it takes too long.
+_WORKER = """
+import json, sys
+from math_verify import parse, verify
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    try:
+        truth, answer = (parse("$" + text + "$", parsing_timeout=None) for text in json.loads(line))
+        same = bool(verify(truth, answer, timeout_seconds=None))
+    except Exception:
+        same = False
+    print(json.dumps(same), flush=True)
+"""
 
 
 def final_number(text: str) -> str | None:
@@ -40,32 +58,68 @@ def same_mathematics(truth: str, answer: str) -> bool:
     candidate = answer.strip() if boxed is None else boxed
     if _squeezed(candidate) == _squeezed(truth):
         return True
-    library = import_extra("math_verify", "eval")
-
-    def compare() -> bool:
-        parsed = [library.parse(f"${text}$", parsing_timeout=None) for text in (truth, candidate)]
-        return bool(library.verify(*parsed, timeout_seconds=None))
-
-    return _in_time(compare)
+    return _comparer.same(truth, candidate)
 
 
-def _in_time(compare: Callable[[], bool]) -> bool:
-    # An answer such as 9^{9^{9^9}} computes for ever. math-verify's own limit is an alarm too, but swallows that of a caller.
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        return compare()
+class _Comparer:
+    """math-verify in a process of its own, started when first needed and again after one that was ended."""
 
-    def stop(*_: object) -> None:
-        raise TimeoutError
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._lock = threading.Lock()
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)
+    def same(self, truth: str, answer: str) -> bool:
+        """Whether the two are equal by value; False where that is not known in time."""
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None, "the process was started with pipes"
+            process.stdin.write(json.dumps([truth, answer]) + "\n")
+            process.stdin.flush()
+            try:
+                return json.loads(self._lines.get(timeout=_LIMIT_S)) is True
+            except queue.Empty:
+                self.end()
+                return False
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process = None
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is None:
+            if find_spec("math_verify") is None:
+                raise MissingExtraError("This needs the library math_verify, which is not installed.",
+                                        "Run: pip install 'transformers-egrm[eval]'")  # fmt: skip
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            )  # fmt: skip
+            lines = self._lines = queue.Queue()
+            threading.Thread(target=_forward, args=(self._process, lines), daemon=True).start()
+            lines.get()  # loading the library is not comparing: the clock starts after it
+        return self._process
+
+
+def _forward(process: "subprocess.Popen[str]", lines: "queue.Queue[str]") -> None:
+    stream = process.stdout
+    assert stream is not None, "the process was started with pipes"
     try:
-        return compare()
-    except TimeoutError:
-        return False
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for line in stream:
+            lines.put(line)
+    except ValueError:  # closed while waiting
+        pass
+    lines.put("null")  # whoever waits for a process that has ended gets an answer
+
+
+_comparer = _Comparer()
+atexit.register(_comparer.end)
 
 
 def _last_box(text: str) -> str | None:

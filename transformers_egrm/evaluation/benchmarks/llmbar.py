@@ -13,8 +13,7 @@ from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, T
 _PARTS = {"natural": "Natural", "neighbor": "Neighbor", "gptinst": "GPTInst", "gptout": "GPTOut", "manual": "Manual"}
 COUNTS = {"Natural": 100, "Neighbor": 134, "GPTInst": 92, "GPTOut": 47, "Manual": 46}
 _ADVERSARIAL = tuple(COUNTS)[1:]
-_COLUMNS = ("accuracy", "mean of both orders", "orders agree")
-_CELLS = ("right", "order_mean", "orders_agree")
+_CELLS = {"accuracy": "right", "mean of both orders": "order_mean", "orders agree": "orders_agree"}
 
 
 def read(data: Data) -> Iterator[Question]:
@@ -38,22 +37,24 @@ def cells(judged: Judged) -> Cells:
     """`right` over both orders; `order_mean` and `orders_agree` as the paper's Acc. and Agr."""
     ((better, worse),) = judged.question.pairs
     decisions = judged.decisions(better, worse)
-    found = {
-        "right": float(judged.beats(better, worse) == 1),
-        "order_mean": float(np.mean([decision == 1 for decision in decisions])),
-    }
-    return found | ({"orders_agree": float(decisions[0] == decisions[1])} if len(decisions) == 2 else {})
+    found = {"right": float(judged.beats(better, worse) == 1)}
+    if len(decisions) == 2:
+        found["order_mean"] = float(np.mean([decision == 1 for decision in decisions]))
+        found["orders_agree"] = float(decisions[0] == decisions[1])
+    return found
 
 
 def score(sample: Sample) -> Score:
     """One row for each subset, the mean of the four adversarial ones, and all pairs."""
-    rows = [row(sample, subset, _CELLS, (subset,)) for subset in COUNTS if subset in sample.subsets]
+    columns = {column: cell for column, cell in _CELLS.items() if sample.count(cell)}
+    cells = tuple(columns.values())
+    rows = [row(sample, subset, cells, (subset,)) for subset in COUNTS if subset in sample.subsets]
     adversarial = [one for one in rows if one.label in _ADVERSARIAL]
     if adversarial:
-        figures = tuple(mean_of([one.figures[i] for one in adversarial]) for i in range(len(_CELLS)))
+        figures = tuple(mean_of([one.figures[i] for one in adversarial]) for i in range(len(cells)))
         rows.append(Row("Adversarial, mean of subsets", sum(one.n for one in adversarial), figures))
-    rows.append(row(sample, "All pairs", _CELLS))
-    table = Table("LLMBar", _COLUMNS, tuple(rows))
+    rows.append(row(sample, "All pairs", cells))
+    table = Table("LLMBar", tuple(columns), tuple(rows))
     return Score("accuracy, all pairs", sample.mean("right"), (table,), missing(sample, COUNTS, "All pairs"))
 
 
