@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers_egrm.evaluation.judges import Judge, load_callable
 from transformers_egrm.evaluation.rivals import BY_NAME, cheap_rivals
-from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.errors_egrm import ConfigError, EGRMError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,7 @@ def load_judge(request: JudgeRequest) -> Judge:
     if separator and not Path(request.place).exists():
         return _without_space(request, load_callable(request.place))
     if _is_scalar(request.place):
-        from transformers_egrm.evaluation.model_judges import load_scalar
-
-        return _without_space(
-            request, load_scalar(request.place, batch_size=request.batch_size, device=request.device)
-        )
+        return _without_space(request, _scalar(request))
     return _egrm(request)
 
 
@@ -95,6 +91,22 @@ def _egrm(request: JudgeRequest) -> Judge:
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     return EGRMJudge(judge, _space(request, judge), name=request.place, identity=identity)
+
+
+def _scalar(request: JudgeRequest) -> Judge:
+    from transformers_egrm.cli.loading import ModelError, first_line, parse_device
+    from transformers_egrm.evaluation.model_judges import load_scalar
+
+    device = parse_device(request.device)
+    try:
+        return load_scalar(request.place, batch_size=request.batch_size, device=device)
+    except EGRMError:
+        raise
+    except Exception as error:  # whatever Transformers, safetensors or tokenizers raise
+        raise ModelError(
+            f"The reward model {request.place!r} cannot be loaded: {type(error).__name__}: {first_line(error)}",
+            "Check whether its folder holds weights and tokenizer.",
+        ) from error
 
 
 def _space(request: JudgeRequest, judge: Any) -> dict[str, Any] | None:
