@@ -22,6 +22,7 @@ EXAMPLES = (
     "egrm bench rm-bench --data RM-Bench/data ./judge -o runs/judge --space pointwise",
     "egrm bench llmbar --data LLMBar/Dataset my_judges.py:worth -o runs/mine",
     "egrm bench diff runs/judge runs/mine",
+    "egrm bench report runs/judge runs/mine -o report.html",
 )
 _JUDGE_HELP = (
     "`egrm-mini`, a folder or a Hub id of an EGRM checkpoint or of a scalar reward model, a Python function as "
@@ -129,6 +130,22 @@ def diff(
         write_text(output, text)
 
 
+@app.command(rich_help_panel="Runs")
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or outputs of `egrm score` and `egrm compare`.")
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page: tables, charts, and every item with how it was judged."""
+    from transformers_egrm.evaluation.page import read_any, render
+    from transformers_egrm.evaluation.report import write_text
+
+    write_text(output, render([read_any(run) for run in runs]))
+    message_console().print(f"Written to {output}.", markup=False, soft_wrap=True)
+
+
 def _print(results: dict[str, Any], output: str | None) -> None:
     from rich.table import Table
 
@@ -161,4 +178,4 @@ def _command() -> str:
     return shlex.join(["egrm", *sys.argv[1:]]) if sys.argv[1:2] == ["bench"] else "egrm bench"
 
 
-__all__ = ["EXAMPLES", "app", "diff"]
+__all__ = ["EXAMPLES", "app", "diff", "report"]
