@@ -87,7 +87,8 @@ def read_run(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     folder = Path(folder)
     try:
         results = json.loads((folder / RESULTS).read_text("utf-8"))
-        items = [json.loads(line) for line in (folder / ITEMS).read_text("utf-8").splitlines()]
+        with (folder / ITEMS).open("rb") as stream:  # a text may hold line ends that only `splitlines` knows
+            items = [json.loads(line) for line in stream]
     except (OSError, ValueError) as error:
         raise DataError(f"A run is a folder with {RESULTS} and {ITEMS}, but {folder}: {error}.",
                         "Make one with `egrm bench NAME ... -o FOLDER`.") from error  # fmt: skip
