@@ -21,6 +21,7 @@ EXAMPLES = (
     "egrm bench own --data pairs.jsonl egrm-mini",
     "egrm bench rm-bench --data RM-Bench/data ./judge -o runs/judge --space pointwise",
     "egrm bench llmbar --data LLMBar/Dataset my_judges.py:worth -o runs/mine",
+    "egrm bench adversarial ./judge -o runs/attacked",
     "egrm bench diff runs/judge runs/mine",
     "egrm bench report runs/judge runs/mine -o report.html",
 )
@@ -58,6 +59,7 @@ def _run(
     dtype: Annotated[str, typer.Option(help="Number format of the generator.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
     rationale: Annotated[bool, typer.Option(help="Keep the text behind each verdict.")] = False,
+    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Whether an EGRM judge's injection guard is on; off shows what it is worth.")] = True,
     restart: Annotated[bool, typer.Option(help="Start over, and replace an earlier run in the folder.")] = False,
     progress: Annotated[bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar.")] = None,
     judging: dict[str, Any],
@@ -74,7 +76,8 @@ def _run(
     )
     request = JudgeRequest(
         judge or "rival:longer", space=space, low=low, high=high, rubric=rubric, batch_size=batch_size, device=device,
-        dtype=dtype, revision=revision, rationale=rationale, options=judging,
+        dtype=dtype, revision=revision, rationale=rationale,
+        guard=guard, options=judging,
     )  # fmt: skip
     loaded = load_judge(request)
     run = evaluate(
@@ -101,6 +104,8 @@ def _make(name: str) -> Callable[..., None]:
 
     signature = inspect.signature(common)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name != "benchmark"]
+    if name == "adversarial":  # it brings questions of its own
+        kept = [one.replace(default="") if one.name == "data" else one for one in kept]
     command.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in kept}
     return command

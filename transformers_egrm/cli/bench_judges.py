@@ -27,6 +27,7 @@ class JudgeRequest:
     dtype: str = "auto"
     revision: str | None = None
     rationale: bool = False
+    guard: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `JudgeOptions`."""
 
@@ -90,7 +91,7 @@ def _egrm(request: JudgeRequest) -> Judge:
         "files": folder_digest(folder_of(request.place)),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-    return EGRMJudge(judge, _space(request, judge), name=request.place, identity=identity)
+    return EGRMJudge(judge, _space(request, judge), name=request.place, identity=identity, guard=request.guard)
 
 
 def _scalar(request: JudgeRequest) -> Judge:
@@ -122,6 +123,7 @@ def _space(request: JudgeRequest, judge: Any) -> dict[str, Any] | None:
 
 def _without_space(request: JudgeRequest, judge: Judge) -> Judge:
     given = [name for name in ("space", "low", "high", "rubric") if getattr(request, name) is not None]
+    given += [] if request.guard else ["no_guard"]
     if given or request.options:
         words = [f"--{name.replace('_', '-')}" for name in (*given, *request.options) if name != "seed"]
         if words:

@@ -1,5 +1,6 @@
 """Models as judges: an EGRM checkpoint, a scalar reward model, and a generator asked for a decision without thought."""
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -11,6 +12,7 @@ from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import folder_digest, prompt_digest
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.guard_egrm import TextGuard
 
 
 _ASKS = {"pointwise": "responses", "binary": "responses", "pairwise": "pairs", "listwise": "pairs", "free": "answers"}
@@ -27,6 +29,7 @@ class EGRMJudge(Judge):
         space: Verdict space as plain data, by default the judge's own.
         name: As tables print it.
         identity: What tells the checkpoint from another one, as plain data.
+        guard: Whether judged text is kept from acting as anything but text. Without it, judging shows what it is worth.
 
     Raises:
         ConfigError: The space cannot be judged in, or the judge's options do not fit it.
@@ -39,8 +42,12 @@ class EGRMJudge(Judge):
         *,
         name: str = "egrm",
         identity: dict[str, Any] | None = None,
+        guard: bool = True,
     ) -> None:
-        self._judge, self.name, self._identity = judge, name, identity or {}
+        if not guard:
+            judge = copy.copy(judge)
+            judge.processor = unguarded(judge.processor)
+        self._judge, self.name, self._identity, self._guard = judge, name, identity or {}, guard
         space = dict(space or judge.processor.task(judge.space).space.to_dict())
         if space["kind"] == "listwise":
             space |= {"num_candidates": 2}
@@ -58,6 +65,7 @@ class EGRMJudge(Judge):
             "space": self._space,
             "options": {name: _plain(value) for name, value in judge.options.items()},
             "rubric": judge.rubric,
+            "guard": self._guard,
             "prompt_digest": prompt_digest(judge.processor, self._space, judge.rubric),
         }
 
@@ -239,6 +247,27 @@ class DecisionJudge(Judge):
         return float(self._decide({"state": state, "questions": {"right": question}})["right"]["noul"])
 
 
+class _OpenGuard(TextGuard):
+    # The guard with its two doors open: text is neither altered nor kept from becoming control tokens.
+    def neutralise(self, text: str, delimited: bool) -> str:
+        return text
+
+    def hide(self, text: str, own_thought: bool = False) -> str:
+        return text
+
+
+def unguarded(processor: Any) -> Any:
+    """A copy of a processor whose injection guard does nothing, to measure what the guard is worth.
+
+    Args:
+        processor: An `EGRMProcessor`.
+    """
+    bare = copy.copy(processor)
+    # A cached property: set on the copy, the processor reads this guard wherever it would build its own.
+    bare.__dict__["_guard"] = _OpenGuard(processor.tokenizer, str(processor.chat_template))
+    return bare
+
+
 def load_scalar(folder: str, *, device: torch.device | str = "cpu", **settings: Any) -> ScalarJudge:
     """A scalar reward model from a folder.
 
@@ -272,4 +301,4 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-__all__ = ["DecisionJudge", "EGRMJudge", "ScalarJudge", "load_scalar"]
+__all__ = ["DecisionJudge", "EGRMJudge", "ScalarJudge", "load_scalar", "unguarded"]

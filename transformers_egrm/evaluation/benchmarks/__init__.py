@@ -20,6 +20,7 @@ TITLES = {
     "ppe": "PPE: 2,555 prompts with 32 answers each, verified",
     "gsm8k": "GSM8K: solutions verified, and the best of several chosen",
     "math500": "MATH-500: answers verified, and the best of several chosen",
+    "adversarial": "Attacks on the judge: master keys, injected verdicts, control tokens and more",
 }
 """Every benchmark by its name on the command line."""
 

@@ -35,7 +35,7 @@ class Data:
         Raises:
             DataError: Nothing is there, or a record cannot be read.
         """
-        if not Path(self.path).exists() and _DATASET_ID.fullmatch(self.path):
+        if self.path and not Path(self.path).exists() and _DATASET_ID.fullmatch(self.path):
             yield from _from_hub(self.path)
             return
         for file in _files(self.path, only):
@@ -167,7 +167,7 @@ def part_of(fields: Fields, names: Mapping[str, str], what: str) -> str:
 
 def _files(path: str, only: Sequence[str]) -> list[Path]:
     root = Path(path)
-    if not root.exists():
+    if not path or not root.exists():
         raise DataError(f"--data must name a file, a folder or a data set, got {path!r}.", "Check the path.")
     if root.is_file():
         return [root]
