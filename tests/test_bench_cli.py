@@ -15,6 +15,7 @@ from tiny import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from transformers_egrm.evaluation.benchmarks import TITLES
+from transformers_egrm.evaluation.report import read_run
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -97,3 +98,16 @@ def test_the_example_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys: An
     # Words in common with the question, as split() sees them. 1: "3", "+", "is" against "is". 2: none against "5", "is".
     # 3 and 4: as many on both sides. 5: "is", "a", "tomato" against none. 6: none against "a", "has". Two of six.
     assert "**pairs: accuracy: 33.33" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_judge_as_one_does(tmp_path: Path, own: Path, checkpoint: Path):
+    words = ("bench", "own", "--data", own, checkpoint, "--resamples", 20, "--rivals", "none", "--batch-size", 2)
+    assert egrm(*words, "-o", tmp_path / "one") == 0
+    assert egrm(*words, "-o", tmp_path / "two", "--processes", 2) == 0
+    (first, one), (second, two) = (read_run(tmp_path / name) for name in ("one", "two"))
+    assert first["judge"] == second["judge"]
+    assert [[(ask.get("status"), ask.get("verdict"), ask["route"]) for ask in item["asks"]] for item in one] == [
+        [(ask.get("status"), ask.get("verdict"), ask["route"]) for ask in item["asks"]] for item in two
+    ]
+    assert first["headline"] == second["headline"]

@@ -55,6 +55,7 @@ def _run(
     rivals: Annotated[Literal["cheap", "decision", "none"], typer.Option(help="Judges to compare with: those that cost nothing; also the same generator asked for a decision; none.")] = "cheap",
     resamples: Annotated[int, typer.Option(min=1, help="Of the bootstrap behind the intervals.")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="Records judged at once; no verdict depends on it.")] = 8,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the work, each with the judge; no verdict depends on it.")] = 1,
     device: Annotated[str, typer.Option(help="Device of the model: auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Number format of the generator.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
@@ -65,7 +66,7 @@ def _run(
     judging: dict[str, Any],
     benchmark: str,
 ) -> None:  # fmt: skip
-    from transformers_egrm.cli.bench_judges import JudgeRequest, load_judge, load_rivals
+    from transformers_egrm.cli.bench_judges import JudgeRequest, load_in_processes, load_rivals
     from transformers_egrm.evaluation.benchmarks import load_benchmark
     from transformers_egrm.evaluation.benchmarks.reading import Data
     from transformers_egrm.evaluation.report import results_of, write_run
@@ -79,7 +80,7 @@ def _run(
         dtype=dtype, revision=revision, rationale=rationale,
         guard=guard, options=judging,
     )  # fmt: skip
-    loaded = load_judge(request)
+    loaded = load_in_processes(request, processes)
     run = evaluate(
         load_benchmark(benchmark),
         Data(path=data, label=label, map=tuple(map or ())),

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,29 @@ def load_judge(request: JudgeRequest) -> Judge:
     return _egrm(request)
 
 
+def load_in_processes(request: JudgeRequest, processes: int) -> Judge:
+    """The judge of that name in several processes, each on a device of its own where there are several.
+
+    Args:
+        request: The judge.
+        processes: How many; 1 loads it here.
+    """
+    if processes == 1:
+        return load_judge(request)
+    from transformers_egrm.evaluation.parallel import ParallelJudge
+
+    return ParallelJudge(partial(_load_numbered, request), processes, chunk=4 * request.batch_size)
+
+
+def _load_numbered(request: JudgeRequest, number: int) -> Judge:
+    import torch
+
+    if request.device == "auto" and torch.accelerator.device_count() > 1:
+        kind = torch.accelerator.current_accelerator()
+        request = replace(request, device=f"{kind}:{number % torch.accelerator.device_count()}")
+    return load_judge(request)
+
+
 def load_rivals(which: str, judge: Judge, seed: int) -> tuple[Judge, ...]:
     """The rivals of a run.
 
@@ -67,7 +91,8 @@ def load_rivals(which: str, judge: Judge, seed: int) -> tuple[Judge, ...]:
         return rivals
     make = getattr(judge, "decision_rival", None)
     if make is None:
-        raise ConfigError(f"--rivals decision needs an EGRM judge, whose generator can be asked, got {judge.name}.")
+        raise ConfigError(f"--rivals decision needs an EGRM judge in this process, got {judge.name}.",
+                          "Its generator is asked: leave out --processes.")  # fmt: skip
     return (*rivals, make())
 
 
@@ -140,4 +165,4 @@ def _is_scalar(place: str) -> bool:
     return named and values.get("model_type") != "egrm_reward"
 
 
-__all__ = ["JudgeRequest", "load_judge", "load_rivals"]
+__all__ = ["JudgeRequest", "load_in_processes", "load_judge", "load_rivals"]
