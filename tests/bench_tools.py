@@ -12,8 +12,8 @@ from transformers_egrm.evaluation.asking import Judged, Judgement, Question, pla
 from transformers_egrm.evaluation.benchmarks import load_benchmark
 from transformers_egrm.evaluation.benchmarks.reading import Data
 from transformers_egrm.evaluation.intervals import Item, Sample
-from transformers_egrm.evaluation.judges import callable_judge
-from transformers_egrm.evaluation.runner import Settings, evaluate
+from transformers_egrm.evaluation.judges import Judge, callable_judge
+from transformers_egrm.evaluation.runner import Run, Settings, evaluate
 
 
 DATA = Path(os.environ.get("EGRM_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -88,3 +88,19 @@ def by_function(
 def longer(prompt: Any, response: str) -> float:
     """The judge of the model-free fixtures."""
     return len(response)
+
+
+def pairs(count: int) -> list[dict[str, Any]]:
+    """Pairs whose better answer is longer, but for every third one, on half as many prompts."""
+    rows = []
+    for number in range(count):
+        longer, shorter = "good " * (number % 5 + 2), "bad"
+        chosen, rejected = (shorter, longer) if number % 3 == 0 else (longer, shorter)
+        rows.append({"id": number, "prompt": f"question {number // 2}", "chosen": chosen, "rejected": rejected,
+                     "subset": "ab"[number % 2]})  # fmt: skip
+    return rows
+
+
+def judged(path: Path, judge: Judge, **settings: Any) -> Run:
+    options = {"resamples": 20} | settings
+    return evaluate(load_benchmark("own"), Data(path=str(path)), judge, settings=Settings(**options))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from bench_tools import write
+from bench_tools import pairs, write
 from cli_tools import build_checkpoint, egrm, one_thread
-from test_bench_runner import pairs
 from tiny import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForSequenceClassification
 

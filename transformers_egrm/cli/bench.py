@@ -7,12 +7,13 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from transformers_egrm.cli.options import with_judge_options
+from transformers_egrm.cli.options import with_judge_options, with_options
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.evaluation.benchmarks import TITLES
 
@@ -29,7 +30,6 @@ _JUDGE_HELP = (
     "`egrm-mini`, a folder or a Hub id of an EGRM checkpoint or of a scalar reward model, a Python function as "
     "module:function or file.py:function, or rival:NAME. Without one, the rivals alone are run."
 )
-_KINDS = Literal["pointwise", "binary", "pairwise", "listwise", "free"]
 
 app = typer.Typer(
     help="Judges on benchmarks and on your own file: accuracies with intervals, biases, costs and rivals.",
@@ -38,72 +38,98 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """How a benchmark is run on a judge."""
+
+    data: str = field(metadata={"metavar": "PATH"})
+    """A file or folder of records, or the id of a data set: owner/name:split."""
+    output: str | None = field(default=None, metadata={"flags": ("--output", "-o"), "metavar": "FOLDER"})
+    """Keeps the run, and makes it resumable."""
+    label: str | None = field(default=None, metadata={"metavar": "COLUMN"})
+    """Own file: the column that holds the truth."""
+    map: tuple[str, ...] = field(default=(), metadata={"metavar": "FIELD=COLUMN"})
+    """Own file: read a field from another column. Repeatable."""
+    subset: tuple[str, ...] = field(default=(), metadata={"metavar": "NAME"})
+    """Judge this subset only. Repeatable."""
+    limit: int | None = field(default=None, metadata={"min": 1})
+    """Judge so many questions only, a share of every subset."""
+    orders: Literal["1", "2"] = "2"
+    """In how many orders a pair is shown to a judge that sees one at a time."""
+    rivals: Literal["cheap", "decision", "none"] = "cheap"
+    """Judges to compare with. cheap: those that know nothing. decision: also the judge's generator, without thought."""
+    resamples: int = field(default=1000, metadata={"min": 1})
+    """Of the bootstrap behind the intervals."""
+    space: Literal["pointwise", "binary", "pairwise", "listwise", "free"] | None = None
+    """Verdict space of an EGRM judge. Default: the checkpoint's."""
+    low: int | None = None
+    """Lowest verdict of a pointwise space."""
+    high: int | None = None
+    """Highest verdict of a pointwise space."""
+    rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE"})
+    """How an EGRM judge is to judge."""
+    guard: bool = field(default=True, metadata={"flags": ("--guard/--no-guard",)})
+    """Whether an EGRM judge's injection guard is on; off shows what it is worth."""
+    rationale: bool = False
+    """Keep the text behind each verdict."""
+    batch_size: int = field(default=8, metadata={"min": 1})
+    """Records judged at once; no verdict depends on it."""
+    processes: int = field(default=1, metadata={"min": 1})
+    """Processes that share the work, each with the judge; no verdict depends on it."""
+    device: str = "auto"
+    """Device of the model: auto, cpu, cuda, cuda:1, mps."""
+    dtype: str = "auto"
+    """Number format of the generator: auto (the checkpoint's), float32, bfloat16, float16."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the Hub."""
+    restart: bool = False
+    """Start over, and replace an earlier run in the folder."""
+    progress: bool | None = None
+    """Show a progress bar; by default only on a terminal."""
+
+
+@with_judge_options()
+@with_options(BenchOptions, "bench")
 def _run(
-    data: Annotated[str, typer.Option(help="A file or folder of records, or a data set's id: owner/name:split.")],
     judge: Annotated[str | None, typer.Argument(metavar="[JUDGE]", help=_JUDGE_HELP)] = None,
     *,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Folder of the run; it makes the run resumable.")] = None,
-    label: Annotated[str | None, typer.Option(help="Own file: the column that holds the truth.")] = None,
-    map: Annotated[list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="Own file: read a field from another column. Repeatable.")] = None,
-    space: Annotated[_KINDS | None, typer.Option(help="Verdict space of an EGRM judge; default: the checkpoint's.")] = None,
-    low: Annotated[int | None, typer.Option(help="Lowest verdict of a pointwise space.")] = None,
-    high: Annotated[int | None, typer.Option(help="Highest verdict of a pointwise space.")] = None,
-    rubric: Annotated[str | None, typer.Option(metavar="TEXT|@FILE", help="How an EGRM judge is to judge.")] = None,
-    orders: Annotated[int, typer.Option(min=1, max=2, help="Orders of a pair that are asked of a judge that sees one at a time.")] = 2,
-    limit: Annotated[int | None, typer.Option(min=1, help="Judge so many questions only, a share of every subset.")] = None,
-    subset: Annotated[list[str] | None, typer.Option(help="Judge this subset only. Repeatable.")] = None,
-    rivals: Annotated[Literal["cheap", "decision", "none"], typer.Option(help="Judges to compare with: those that cost nothing; also the same generator asked for a decision; none.")] = "cheap",
-    resamples: Annotated[int, typer.Option(min=1, help="Of the bootstrap behind the intervals.")] = 1000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Records judged at once; no verdict depends on it.")] = 8,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that share the work, each with the judge; no verdict depends on it.")] = 1,
-    device: Annotated[str, typer.Option(help="Device of the model: auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Number format of the generator.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
-    rationale: Annotated[bool, typer.Option(help="Keep the text behind each verdict.")] = False,
-    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Whether an EGRM judge's injection guard is on; off shows what it is worth.")] = True,
-    restart: Annotated[bool, typer.Option(help="Start over, and replace an earlier run in the folder.")] = False,
-    progress: Annotated[bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar.")] = None,
-    judging: dict[str, Any],
     benchmark: str,
-) -> None:  # fmt: skip
+    bench: BenchOptions,
+    judging: dict[str, Any],
+) -> None:
     from transformers_egrm.cli.bench_judges import JudgeRequest, load_in_processes, load_rivals
     from transformers_egrm.evaluation.benchmarks import load_benchmark
     from transformers_egrm.evaluation.benchmarks.reading import Data
     from transformers_egrm.evaluation.report import results_of, write_run
     from transformers_egrm.evaluation.runner import Settings, evaluate
 
-    settings = Settings(
-        seed=judging.get("seed", 0), orders=orders, limit=limit, subsets=tuple(subset or ()), resamples=resamples
-    )
-    request = JudgeRequest(
-        judge or "rival:longer", space=space, low=low, high=high, rubric=rubric, batch_size=batch_size, device=device,
-        dtype=dtype, revision=revision, rationale=rationale,
-        guard=guard, options=judging,
-    )  # fmt: skip
-    loaded = load_in_processes(request, processes)
+    settings = Settings(seed=judging.get("seed", 0), orders=int(bench.orders), limit=bench.limit,
+                        subsets=bench.subset, resamples=bench.resamples)  # fmt: skip
+    shared = {one.name: getattr(bench, one.name) for one in fields(JudgeRequest) if hasattr(bench, one.name)}
+    request = JudgeRequest(place=judge or "rival:longer", options=judging, **shared)
+    loaded = load_in_processes(request, bench.processes)
     run = evaluate(
         load_benchmark(benchmark),
-        Data(path=data, label=label, map=tuple(map or ())),
+        Data(path=bench.data, label=bench.label, map=bench.map),
         loaded,
         settings=settings,
-        folder=output,
-        restart=restart,
-        progress=typer.get_text_stream("stderr").isatty() if progress is None else progress,
+        folder=bench.output,
+        restart=bench.restart,
+        progress=typer.get_text_stream("stderr").isatty() if bench.progress is None else bench.progress,
     )
-    results = results_of(run, load_rivals(rivals, loaded, settings.seed), _command())
-    if output is not None:
-        write_run(run, results, output)
-    _print(results, output)
+    results = results_of(run, load_rivals(bench.rivals, loaded, settings.seed), _command())
+    if bench.output is not None:
+        write_run(run, results, bench.output)
+    _print(results, bench.output)
 
 
 def _make(name: str) -> Callable[..., None]:
     """The command of one benchmark: the common one with its name filled in."""
-    common = with_judge_options()(_run)
 
     def command(**arguments: Any) -> None:
-        common(**arguments, benchmark=name)
+        _run(**arguments, benchmark=name)
 
-    signature = inspect.signature(common)
+    signature = inspect.signature(_run)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name != "benchmark"]
     if name == "adversarial":  # it brings questions of its own
         kept = [one.replace(default="") if one.name == "data" else one for one in kept]
@@ -184,4 +210,4 @@ def _command() -> str:
     return shlex.join(["egrm", *sys.argv[1:]]) if sys.argv[1:2] == ["bench"] else "egrm bench"
 
 
-__all__ = ["EXAMPLES", "app", "diff", "report"]
+__all__ = ["EXAMPLES", "BenchOptions", "app", "diff", "report"]

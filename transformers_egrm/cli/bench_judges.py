@@ -120,7 +120,7 @@ def _egrm(request: JudgeRequest) -> Judge:
 
 
 def _scalar(request: JudgeRequest) -> Judge:
-    from transformers_egrm.cli.loading import ModelError, first_line, parse_device
+    from transformers_egrm.cli.loading import ModelError, parse_device
     from transformers_egrm.evaluation.model_judges import load_scalar
 
     device = parse_device(request.device)
@@ -130,7 +130,8 @@ def _scalar(request: JudgeRequest) -> Judge:
         raise
     except Exception as error:  # whatever Transformers, safetensors or tokenizers raise
         raise ModelError(
-            f"The reward model {request.place!r} cannot be loaded: {type(error).__name__}: {first_line(error)}",
+            f"The reward model {request.place!r} cannot be loaded: {type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]}",
             "Check whether its folder holds weights and tokenizer.",
         ) from error
 

@@ -1,7 +1,7 @@
 """Command line options that several commands share, each written once.
 
 The judging options are the fields of `JudgeOptions`: name, type and help text are read from the class, so that a new
-field is a new option of every command. `RunOptions` is declared the same way.
+field is a new option of every command. `RunOptions` and what a single command takes are declared the same way.
 """
 
 import ast
@@ -65,16 +65,28 @@ class RunOptions:
     """Show a progress bar; by default only on a terminal."""
 
 
+def with_options(
+    cls: type, receives: str, panel: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the fields of a dataclass as options; it receives an instance.
+
+    Args:
+        cls: The dataclass; the docstring under each field is its help text.
+        receives: The command's argument that takes the instance.
+        panel: Heading of the options in the help text; None: that of all others.
+    """
+    parameters = [_parameter(option, cls, panel) for option in fields(cls)]
+    lists = [option.name for option in fields(cls) if isinstance(option.default, tuple)]
+
+    def pack(**values: Any) -> Any:
+        return cls(**values | {name: tuple(values[name] or ()) for name in lists})
+
+    return lambda command: _extended(command, receives, parameters, pack)
+
+
 def with_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the fields of `RunOptions` as options; it receives them as its argument `run`."""
-    parameters = [_parameter(run_field, RunOptions, "Run") for run_field in fields(RunOptions)]
-
-    def pack(**values: Any) -> RunOptions:
-        for name in ("map", "keep"):
-            values[name] = tuple(values[name] or ())
-        return RunOptions(**values)
-
-    return _extended(command, "run", parameters, pack)
+    return with_options(RunOptions, "run", "Run")(command)
 
 
 def with_judge_options(
@@ -123,7 +135,7 @@ def documented_fields(cls: type) -> dict[str, str]:
     return found
 
 
-def _parameter(option: Field, cls: type, panel: str, *, optional: bool = False) -> inspect.Parameter:
+def _parameter(option: Field, cls: type, panel: str | None, *, optional: bool = False) -> inspect.Parameter:
     annotation = get_type_hints(cls)[option.name]
     metavar = option.metadata.get("metavar")
     if annotation == tuple[float, ...]:
@@ -136,7 +148,9 @@ def _parameter(option: Field, cls: type, panel: str, *, optional: bool = False) 
         flags = (f"--{spelling}/--no-{spelling}",)
     flags += (_ALIASES[option.name],) if option.name in _ALIASES else ()
     default = None if optional else option.default
-    shown = default not in (None, False, (), MISSING)
+    if default is MISSING:
+        default = inspect.Parameter.empty  # a required option
+    shown = not any(default is silent for silent in (None, False, (), inspect.Parameter.empty))
     # One backtick pair per name reads well in code, not in a terminal.
     text = documented_fields(cls)[option.name].replace("`", "")
     info = typer.Option(
@@ -190,5 +204,6 @@ __all__ = [
     "as_config_fields",
     "documented_fields",
     "with_judge_options",
+    "with_options",
     "with_run_options",
 ]
