@@ -1,9 +1,10 @@
-.PHONY: check format test slow examples ci
+.PHONY: check format test slow gpu examples docs ci
 
-check:  ## lint, layout and types
+check:  ## lint, layout, types, the direction of imports
 	ruff check .
 	ruff format --check .
 	pyright
+	lint-imports
 
 format:  ## what the tools can mend themselves
 	ruff check --fix .
@@ -15,8 +16,14 @@ test:  ## the fast suite
 slow:  ## needs the `weights` extra
 	pytest -q -m slow
 
+gpu:  ## needs an accelerator
+	pytest -q -m gpu
+
 examples:  ## copy the model code into the custom_generate folders
 	python -c "from transformers_egrm.export import write_all; write_all('examples/custom_generate')"
+
+docs:  ## the documentation site, in site/; needs the `docs` extra
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 ci:  ## everything a change must pass, from an empty environment
 	bash .ci/run

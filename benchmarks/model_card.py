@@ -19,20 +19,21 @@ from paper_tables import weights_of
 from transformers_egrm import load_mini
 from transformers_egrm.bundle import MINI_FOLDER, MINI_NAME
 from transformers_egrm.cli.card import count_parameters
-from transformers_egrm.modeling.card_egrm import MARKER, render_card
+from transformers_egrm.modeling.hub_card_egrm import MARKER, render_card
 
 
 USE = """
 ## Use
 
 It comes with the package: `load_mini()`, `egrm score egrm-mini answers.jsonl`, `pipeline("reward-scoring")`. It was trained
-from nothing, with `examples/train/egrm_mini.yaml`, in the synthetic world of `transformers_egrm.data.synthetic`, and judges
-that world: short sums, comparisons, counts, dates and letters, asked in a few fixed ways. It shows how routing, chains and
-the scorer work together, in seconds and without a download. It is no judge of other text.
+from nothing, with `examples/train/egrm_mini.yaml`, in the synthetic world of `transformers_egrm.data.synthetic`. It judges that
+world and no other text: short sums, comparisons, counts, dates and letters, asked in a few fixed ways. It shows how routing,
+chains and the scorer work together, in seconds and without a download.
 
 ## Measured
 
-On questions of the test split, which it never saw.
+On questions of the test split, which it never saw. Their single tasks may occur in training in other words. The tables have no row
+for one chain for every answer, the cheapest simple alternative; `docs/benchmarks.md` has it.
 """
 
 

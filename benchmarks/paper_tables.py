@@ -39,8 +39,8 @@ from paper_report import write_report
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.cost import PathCosts, flops_of, seconds_of, workload_of
 from transformers_egrm.evaluation.outcomes import LabelledItem, Outcomes, label
-from transformers_egrm.modeling.flops_egrm import cost_model
-from transformers_egrm.modeling.generate_egrm import generate
+from transformers_egrm.modeling.engine_flops_egrm import cost_model
+from transformers_egrm.modeling.engine_generate_egrm import generate
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
@@ -131,7 +131,7 @@ def cost_table(bench: Bench, full: Run, short: Run, base: Run) -> Table:
         model,
         options,
         prompt_tokens=mean(own.prompt_tokens),
-        verdict_tokens=mean(own.short_new_tokens) / options.num_probes,
+        verdict_tokens=mean(own.short_new_tokens) / len(options.temperatures),
         chain_tokens=mean(base.outcomes.new_tokens) / options.num_chains,
         **lengths,
     )
@@ -258,7 +258,7 @@ def probe_counts(bench: Bench) -> Table:
 
 def spreads(bench: Bench) -> tuple[Table, Outcomes]:
     """Table (c), and the outcomes of the ladder with every probe read."""
-    probes, top_ps = bench.options.num_probes, bench.options.top_ps
+    probes, top_ps = len(bench.options.temperatures), bench.options.top_ps
     nucleus = tuple(np.linspace(0.8, 1.0, probes).tolist()) if probes > 1 else (0.9,)
     variants: dict[str, dict[str, Any]] = {
         "ladder": {"temperatures": bench.options.temperatures, "top_ps": top_ps},
@@ -327,7 +327,7 @@ def repetition(bench: Bench, probed: Outcomes) -> Table:
             item_ids=inputs.item_ids.tolist(), eos_token_id=task.chain_stop_ids,
         )  # fmt: skip
         texts = model.decode_tokens(sequences[:, prompts.shape[1] :].tolist())
-        per_item = options.num_probes
+        per_item = len(options.temperatures)
         scores += [metrics.self_bleu(texts[row : row + per_item]) for row in range(0, len(texts), per_item)]
     own = np.array(scores)
     consensus, right = probed.consensus[: len(own)], probed.short_correct[: len(own)]
@@ -339,7 +339,7 @@ def repetition(bench: Bench, probed: Outcomes) -> Table:
     return {
         "title": "(d) Self-BLEU against consensus",
         "note": (
-            f"Self-BLEU of {options.num_probes} chains of thought sampled on the ladder, consensus of as many short verdicts; "
+            f"Self-BLEU of {len(options.temperatures)} chains of thought sampled on the ladder, consensus of as many short verdicts; "
             f"{len(own)} items."
         ),
         "columns": [column("name", "figure", "text"), column("value", "value", "ratio")],
@@ -448,7 +448,7 @@ def prompt_lengths(bench: Bench) -> Table:
         )
     beyond = " Lengths beyond the model's own positions are measured for their cost alone." if endless else ""
     return {
-        "title": f"(f) {bench.options.num_probes} verdicts beside one, by prompt length",
+        "title": f"(f) {len(bench.options.temperatures)} verdicts beside one, by prompt length",
         "note": f"One prompt at a time, {bench.rounds} rounds in turn; the model has {limit:,} positions.{beyond}",
         "columns": [
             column("prompt_tokens", "prompt tokens", "count"),
@@ -465,7 +465,7 @@ def prompt_lengths(bench: Bench) -> Table:
 
 def thresholds(bench: Bench) -> Table:
     """Table (g): every threshold from one run, in which all items think that do so at any."""
-    options, probes = bench.options, bench.options.num_probes
+    options, probes = bench.options, len(bench.options.temperatures)
     runs = bench.compare(
         {
             "strictest": {"consensus_threshold": 1.0, "early_stop": False, "consensus": "sampled"},
@@ -538,7 +538,7 @@ def exactness(bench: Bench) -> Table:
     return {
         "title": "(h) Sampled and exact consensus",
         "note": (
-            f"Sampled: {bench.options.num_probes} probes, every one read. Exact: the ladder-averaged distribution of the "
+            f"Sampled: {len(bench.options.temperatures)} probes, every one read. Exact: the ladder-averaged distribution of the "
             "verdict, which takes no sample. The same threshold for both."
         ),
         "columns": [

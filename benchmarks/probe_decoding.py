@@ -28,11 +28,12 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.ladder_egrm import BranchSampler, StarStepper
-from transformers_egrm.modeling.probes_egrm import branches_of
-from transformers_egrm.modeling.prompts_egrm import start_prompts
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTrie
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import LocalEngine
+from transformers_egrm.modeling.engine_protocol_egrm import Drawn, PromptRows, Prompts
+from transformers_egrm.modeling.engine_steps_egrm import StarStepper
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
+from transformers_egrm.modeling.judge_short_egrm import branches_of
 
 
 HERE = Path(__file__).parent
@@ -82,6 +83,7 @@ class Bench:
 
     def __init__(self, name: str, model: PreTrainedModel) -> None:
         self.name, self.backbone = name, Backbone(model)
+        self.engine = LocalEngine(self.backbone)
         self.model: Any = model
         self.vocab = model.config.get_text_config().vocab_size
         self.backbone.check_head()
@@ -99,15 +101,11 @@ class Bench:
         choices = [(100 + 16 * step, 108 + 16 * step) for step in range(new_tokens)]
         return VerdictTrie(list(product(*choices)), [1])
 
-    def decode(self, prompts, cell: Cell, probes: int, trie: VerdictTrie | None) -> BranchSampler:
-        """Draw all probes behind prompts that have been run."""
+    def decode(self, prompts: Prompts, cell: Cell, probes: int, trie: VerdictTrie | None) -> Drawn:
+        """Draw all probes of prompts that have been run."""
         items = torch.arange(cell.batch)
-        vocabulary = OpenVocabulary(()) if trie is None else trie.walk(cell.batch * probes)
         branches = branches_of(items, torch.zeros_like(items), LADDER[:probes], (0.95,) * probes, 0)
-        sampler = BranchSampler(branches, vocabulary, cell.new_tokens)
-        sampler.draw(prompts.first_logits(vocabulary.columns))
-        prompts.run(sampler)
-        return sampler
+        return prompts.sample(branches, OpenVocabulary(()) if trie is None else trie, cell.new_tokens)
 
     def generate(self, ids: Tensor, cell: Cell, sequences: int) -> None:
         """Transformers' own way, sampling with one temperature."""
@@ -121,14 +119,14 @@ class Bench:
         ids = torch.randint(
             5, self.vocab, (cell.batch, cell.prompt_tokens), generator=torch.Generator().manual_seed(0)
         )
-        mask, trie = torch.ones_like(ids), self.trie(cell.new_tokens)
+        trie, rows = self.trie(cell.new_tokens), PromptRows.of(ids, torch.ones_like(ids))
         single = cell.new_tokens == 1
         # Five prefills of a long prompt, or of many, would take most of the run to show what these cells show.
         small = cell.prompt_tokens <= 1024 and cell.batch == 1 and cell.probes == Cell.probes
         parts: dict[str, list[float]] = {}
         row = Row(self.name, cell)
 
-        def timed(name: str, run: Callable[[], object]) -> object:
+        def timed(name: str, run: Callable[[], Any]) -> Any:
             before, start = self.prefilled, time.perf_counter()
             result = run()
             parts.setdefault(name, []).append(time.perf_counter() - start)
@@ -136,13 +134,13 @@ class Bench:
             return result
 
         for _ in range(rounds + 1):  # the first round warms up
-            star = timed("prefill", lambda: start_prompts(self.backbone, ids, mask, (), in_place=True))
+            star = timed("prefill", lambda: self.engine.start(rows, ()))
             timed("one", lambda star=star: self.decode(star, cell, 1, None))
             timed("first-token" if single else "star", lambda star=star: self.decode(star, cell, cell.probes, None))
             timed("constrained one", lambda star=star: self.decode(star, cell, 1, trie))
             timed("constrained", lambda star=star: self.decode(star, cell, cell.probes, trie))
             if not single and cell.prompt_tokens <= 1024:
-                held = start_prompts(self.backbone, ids, mask, (), in_place=False)
+                held = self.engine.start(rows, (), decoder="expand")
                 timed("expand", lambda held=held: self.decode(held, cell, cell.probes, None))
             timed("generate", lambda: self.generate(ids, cell, 1))
             if small:
@@ -173,13 +171,13 @@ class Bench:
         if small:
             row.ratios["throughput over sequential"] = ratio("sequential", main)
             row.ratios["throughput over num_return_sequences"] = ratio("num_return_sequences", main)
-        row.kv_bytes = self.kv_bytes(ids, mask, cell)
+        row.kv_bytes = self.kv_bytes(rows, cell)
         row.floors, row.gigaflops, row.gigabytes = self.roofline(cell, peak)
         return row
 
-    def kv_bytes(self, ids: Tensor, mask: Tensor, cell: Cell) -> dict[str, int]:
+    def kv_bytes(self, rows: PromptRows, cell: Cell) -> dict[str, int]:
         """Keys and values held at the end of a decode."""
-        prompts: Any = start_prompts(self.backbone, ids, mask, (), in_place=True)
+        prompts: Any = self.engine.start(rows, ())
         held = {}
         for name, probes in (("one", 1), ("star", cell.probes)):
             stepper = StarStepper(self.backbone, prompts.prefix, probes, cell.new_tokens)

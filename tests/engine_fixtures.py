@@ -9,17 +9,28 @@ import torch
 from tiny import tiny_generator, tiny_tokenizer
 from torch import Tensor
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.chains_egrm import deliberate, finish
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.ladder_egrm import BranchSampler
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, JudgeInputs
-from transformers_egrm.modeling.probes_egrm import LongItems, ShortStage, branches_of, orders_of, probe_prompts
-from transformers_egrm.modeling.prompts_egrm import start_prompts
-from transformers_egrm.modeling.random_egrm import uniforms
-from transformers_egrm.modeling.sampling_egrm import warped_probs
+from transformers_egrm.modeling.draft_chains_egrm import ChainDrafts
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import LocalEngine
+from transformers_egrm.modeling.engine_protocol_egrm import Engine, need_abilities
+from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
+from transformers_egrm.modeling.engine_trials_egrm import star_refusal
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
+from transformers_egrm.modeling.judge_long_egrm import deliberate
+from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
+from transformers_egrm.modeling.judge_rows_egrm import finish
+from transformers_egrm.modeling.judge_short_egrm import (
+    branches_of,
+    check_task,
+    judge_short,
+    needed_abilities,
+    orders_of,
+)
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, ShortStage
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary
 
 
 EOS, SEED = 4, 3
@@ -28,14 +39,14 @@ SHORT_SUFFIX, LONG_SUFFIX = (7, 8, 9), (11, 12, 13, 14)
 
 
 class TinyJudge:
-    """What `probe_prompts` and `deliberate` need of a model, around one generator.
+    """What `judge_short` and `deliberate` need of a model, around one generator.
 
     Its scorer is a plain function: of the text's length, or of the hidden state where it reads such.
     """
 
     def __init__(self, generator, state_pooling: str | None = None, draft=None) -> None:
         self.backbone = Backbone(generator)
-        self.draft = draft
+        self.engine: Engine = LocalEngine(self.backbone, ChainDrafts(self.backbone, draft))
         self.state_pooling = state_pooling
         self.decoded: list[list[int]] = []
         self.scored: list[tuple[str, str]] = []
@@ -55,16 +66,25 @@ class TinyJudge:
         return torch.tensor([score_text(text) for text in texts]), [1.0] * len(texts)
 
     def probe(self, inputs: JudgeInputs, **options) -> ShortStage:
+        resolved = tiny_options(inputs.task, **options)
+        check_task(inputs.task, resolved)
+        need_abilities(self.engine, needed_abilities(resolved, self.state_pooling))
         with torch.no_grad():
-            return probe_prompts(self, inputs, JudgeOptions().with_overrides(**options))
+            return judge_short(self, inputs, resolved, JudgePlan.of([resolved] * inputs.num_items))
 
     def deliberate(self, items: LongItems, return_texts: bool = False, **options) -> EGRMOutput:
         with torch.no_grad():
-            return deliberate(self, items, JudgeOptions().with_overrides(**options), return_texts)
+            return deliberate(self, items, tiny_options(items[0].task if items else None, **options), return_texts)
 
     def judge(self, inputs: JudgeInputs, return_texts: bool = False, **options) -> EGRMOutput:
         stage = self.probe(inputs, **options)
         return finish(stage.output, stage.long_index, self.deliberate(stage.long_items(), return_texts, **options))
+
+
+def tiny_options(task: JudgeTask | None = None, **options) -> JudgeOptions:
+    """Resolved, with sampled consensus and a vote unless they say otherwise, whatever the verdict space."""
+    options = {"consensus": "sampled", "selection": "vote", "drafting": "none"} | options
+    return JudgeOptions().with_overrides(**options).resolved("pointwise", scorer=False, draft=False)
 
 
 def score_text(text: str) -> float:
@@ -130,6 +150,9 @@ def items_of(inputs: JudgeInputs, items: Sequence[int]) -> JudgeInputs:
 @contextmanager
 def counted_tokens(backbone: Backbone):
     """The [rows, tokens] shape of everything that runs through the decoder's body inside the block."""
+    with torch.no_grad():  # what is tried out once per generator is not counted
+        backbone.check_head()
+        star_refusal(backbone)
     shapes: list[tuple[int, int]] = []
     handle = backbone.body.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -167,9 +190,7 @@ def sample_branches(
     temperatures=TEMPERATURES,
 ) -> RecordingSampler:
     """Draw branches of every prompt, short suffix included, with one of the decoders."""
-    prompts = start_prompts(
-        backbone, inputs.input_ids, inputs.attention_mask, SHORT_SUFFIX, in_place=decoder != "expand"
-    )
+    prompts = LocalEngine(backbone).start(inputs, SHORT_SUFFIX, decoder=decoder)
     branches = branches_of(
         inputs.item_ids[inputs.item_index],
         orders_of(inputs.item_index),

@@ -12,7 +12,8 @@ from math import comb
 import torch
 from torch import Tensor
 
-from transformers_egrm.modeling import verification_egrm as v
+from transformers_egrm.modeling import draft_rules_egrm as rules
+from transformers_egrm.modeling.draft_nodes_egrm import Debts, Drafts, Node, follow, next_debts, normalize
 
 
 GAUSS_NODES = (0.5 + 0.5 * torch.tensor([-0.861136311594052575224, -0.339981043584856264803,
@@ -66,7 +67,7 @@ def random_pair(vocab_size: int, seed: int, zeros: float = 0.0, mix: float = 0.5
         seed: Of the tables.
         zeros: Share of zeros.
         mix: How much of the target is in the draft.
-        end: A token behind which both models repeat it for ever.
+        end: A token after which both models repeat it for ever.
     """
     made: dict[tuple[str, int], Tensor] = {}
 
@@ -116,11 +117,11 @@ class Law:
 class _Outcomes:
     contexts: Tensor
     weights: Tensor
-    layers: v.Layers
+    debts: Debts
 
 
 def enumerate_law(
-    method: str, pair: Pair, copies, length, num_tokens: int, *, forget_layers: bool = False, reverse_layers: bool = False,
+    method: str, pair: Pair, copies, length, num_tokens: int, *, forget_debts: bool = False, reverse_debts: bool = False,
 ) -> Law:  # fmt: skip
     """Run rounds from the empty context until at least N tokens are written.
 
@@ -130,26 +131,24 @@ def enumerate_law(
         copies: S, or a function of the number of tokens written before the round.
         length: L, or such a function.
         num_tokens: N.
-        forget_layers: Leave out what `gbv` and `spectr_gbv` carry.
-        reverse_layers: Apply it newest first.
+        forget_debts: Leave out the debts of `gbv` and `spectr_gbv`.
+        reverse_debts: Apply them newest first.
     """
     size = pair.vocab_size
     pending: list[list[_Outcomes]] = [[] for _ in range(num_tokens)]
-    pending[0].append(
-        _Outcomes(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64), v.Layers.none(1))
-    )
+    pending[0].append(_Outcomes(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64), Debts.none(1)))
     law, accepted, calls = torch.zeros(size**num_tokens, dtype=torch.float64), 0.0, 0.0
     for written in range(num_tokens):
         nodes = _merged(pending[written], size**written)
         if nodes is None:
             continue
         calls += float(nodes.weights.sum())
-        layers = v.Layers.none(len(nodes.contexts)) if forget_layers else nodes.layers
-        if reverse_layers:
-            layers = v.Layers(*(value.flip(1) for value in (layers.log_ratios, layers.remaining, layers.copies)))
+        debts = Debts.none(len(nodes.contexts)) if forget_debts else nodes.debts
+        if reverse_debts:
+            debts = Debts(*(value.flip(1) for value in (debts.log_ratios, debts.remaining, debts.copies)))
         count = copies(written) if callable(copies) else copies
         depth = length(written) if callable(length) else length
-        round_ = _Round(pair, written, replace(nodes, layers=layers), count, depth)
+        round_ = _Round(pair, written, replace(nodes, debts=debts), count, depth)
         for stop, outcomes in round_.outcomes(method):
             if written == 0:
                 accepted += stop * float(outcomes.weights.sum())
@@ -164,20 +163,20 @@ def enumerate_law(
 def _merged(parts: list[_Outcomes], num_contexts: int) -> _Outcomes | None:
     if not parts:
         return None
-    width = max(part.layers.remaining.shape[1] for part in parts)
+    width = max(part.debts.remaining.shape[1] for part in parts)
 
     def padded(name):
-        values = [getattr(part.layers, name) for part in parts]
+        values = [getattr(part.debts, name) for part in parts]
         return torch.cat([torch.nn.functional.pad(value, (0, width - value.shape[1])) for value in values])
 
-    layers = v.Layers(padded("log_ratios"), padded("remaining"), padded("copies")).compact()
+    debts = Debts(padded("log_ratios"), padded("remaining"), padded("copies")).compact()
     contexts, weights = torch.cat([part.contexts for part in parts]), torch.cat([part.weights for part in parts])
-    if layers.remaining.shape[1] == 0:  # nothing else tells them apart
+    if debts.remaining.shape[1] == 0:  # nothing else tells them apart
         weights = torch.zeros(num_contexts, dtype=torch.float64).index_add_(0, contexts, weights)
         contexts = torch.arange(num_contexts)
-        layers = v.Layers.none(num_contexts)
+        debts = Debts.none(num_contexts)
     likely = weights > 0
-    return _Outcomes(contexts[likely], weights[likely], layers.select(likely))
+    return _Outcomes(contexts[likely], weights[likely], debts.select(likely))
 
 
 class _Round:
@@ -197,62 +196,62 @@ class _Round:
             target.append(pair.target(written + node)[at])
             if node < length:
                 at = at * size + self.tokens[:, 0, node]
-        repeated = v.Layers(*(value.repeat_interleave(len(paths), 0) for value in
-                              (nodes.layers.log_ratios, nodes.layers.remaining, nodes.layers.copies)))  # fmt: skip
+        repeated = Debts(*(value.repeat_interleave(len(paths), 0) for value in
+                              (nodes.debts.log_ratios, nodes.debts.remaining, nodes.debts.copies)))  # fmt: skip
         draft_probs = torch.stack(draft, 1)[:, None]
         on_path = draft_probs[:, 0, :length].gather(-1, self.tokens[:, 0, :, None])[..., 0].prod(-1)
         keep = on_path > 0
         self.rows = torch.arange(count).repeat_interleave(len(paths))[keep]
-        self.tokens, self.layers = self.tokens[keep], repeated.select(keep)
+        self.tokens, self.debts = self.tokens[keep], repeated.select(keep)
         self.weights = on_path[keep] * nodes.weights[self.rows]
-        drafts = v.Drafts.of(self.tokens, draft_probs[keep], torch.stack(target, 1)[:, None][keep])
-        self.view = v.walk(drafts, self.layers)
+        drafts = Drafts.of(self.tokens, draft_probs[keep], torch.stack(target, 1)[:, None][keep])
+        self.view = follow(drafts, self.debts)
 
     def outcomes(self, method: str):
-        """(accepted tokens, contexts with weights and layers) of everything that may happen."""
+        """(accepted tokens, contexts with weights and debts) of everything that may happen."""
         if method == "spectr":
             yield from self._k_seq()
         elif method == "sd":
-            tests = v.token_tests(self.view, self.tokens)[:, 0]
+            tests = rules.token_tests(self.view, self.tokens)[:, 0]
             reach = torch.nn.functional.pad(tests.cumprod(-1), (1, 0), value=1.0)
             stop_probs = reach - torch.nn.functional.pad(reach[:, 1:], (0, 1))
             for stop in range(self.length + 1):
-                yield stop, self._written(stop, stop_probs[:, stop], v.token_residual(self._at(stop)))
+                yield stop, self._written(stop, stop_probs[:, stop], rules.token_residual(self._at(stop)))
         elif method in ("gbv", "spectr_gbv"):
             yield from self._greedy_blocks()
         else:
             yield from self._blocks(method)
 
-    def _at(self, node: int) -> v.Node:
+    def _at(self, node: int) -> Node:
         nodes = torch.full((len(self.weights),), node)
         return self.view.of(torch.zeros_like(nodes), nodes)
 
-    def _written(self, stop: int, shares: Tensor, law: Tensor, layers=None) -> _Outcomes:
+    def _written(self, stop: int, shares: Tensor, law: Tensor, debts=None) -> _Outcomes:
         # All next tokens of every draft: [rows * V] outcomes.
         contexts = self.nodes.contexts[self.rows]
         for node in range(stop):
             contexts = contexts * self.size + self.tokens[:, 0, node]
         contexts = (contexts[:, None] * self.size + torch.arange(self.size)).flatten()
         weights = ((self.weights * shares)[:, None] * law).flatten()
-        layers = v.Layers.none(len(contexts)) if layers is None else layers
+        debts = Debts.none(len(contexts)) if debts is None else debts
         keep = weights > 0
-        found = _Outcomes(contexts[keep], weights[keep], layers.select(keep))
+        found = _Outcomes(contexts[keep], weights[keep], debts.select(keep))
         return self._pooled(found, stop)
 
     def _pooled(self, found: _Outcomes, stop: int) -> _Outcomes:
         # Drafts that agree up to the stop lead to the same state.
-        width = found.layers.remaining.shape[1]
+        width = found.debts.remaining.shape[1]
         if width == 0:
             size = self.size ** (self.written + stop + 1)
             weights = torch.zeros(size, dtype=torch.float64).index_add_(0, found.contexts, found.weights)
-            return _Outcomes(torch.arange(size), weights, v.Layers.none(size))
-        keys = torch.cat([found.contexts[:, None].double(), found.layers.log_ratios, found.layers.remaining.double(),
-                          found.layers.copies.double()], 1)  # fmt: skip
+            return _Outcomes(torch.arange(size), weights, Debts.none(size))
+        keys = torch.cat([found.contexts[:, None].double(), found.debts.log_ratios, found.debts.remaining.double(),
+                          found.debts.copies.double()], 1)  # fmt: skip
         _, index = keys.unique(dim=0, return_inverse=True)
         count = int(index.max()) + 1 if len(index) else 0
         weights = torch.zeros(count, dtype=torch.float64).index_add_(0, index, found.weights)
         first = torch.full((count,), len(index)).scatter_reduce(0, index, torch.arange(len(index)), "amin")
-        return _Outcomes(found.contexts[first], weights, found.layers.select(first))
+        return _Outcomes(found.contexts[first], weights, found.debts.select(first))
 
     def _stop_probs(self, tests: Tensor) -> Tensor:
         # [rows, L + 1]: the last test passed is that of node i.
@@ -261,14 +260,14 @@ class _Round:
         return passed * torch.nn.functional.pad(later[:, 1:], (0, 1), value=1.0)
 
     def _greedy_blocks(self):
-        stop_probs = self._stop_probs(v.greedy_block_tests(self.view)[:, 0])
+        stop_probs = self._stop_probs(rules.greedy_block_tests(self.view)[:, 0])
         kept = self._thinned(stop_probs)
         for node in range(self.length + 1):
             at = self._at(node)
-            law = v.greedy_block_residual(at, self.copies)
+            law = rules.greedy_block_residual(at, self.copies)
             nodes = torch.full((len(self.weights),), node)
             spread = [
-                v.next_layers(self.layers, self.view, torch.zeros_like(nodes), nodes, torch.full_like(nodes, token), self.copies)
+                next_debts(self.debts, self.view, torch.zeros_like(nodes), nodes, torch.full_like(nodes, token), self.copies)
                 for token in range(self.size)
             ]  # fmt: skip
             width = max(part.remaining.shape[1] for part in spread)
@@ -278,19 +277,19 @@ class _Round:
                 values = [torch.nn.functional.pad(value, (0, width - value.shape[1])) for value in values]
                 return torch.stack(values, 1).flatten(0, 1)
 
-            layers = v.Layers(stacked("log_ratios"), stacked("remaining"), stacked("copies"))
-            yield node, self._written(node, kept[:, node], law, layers)
+            debts = Debts(stacked("log_ratios"), stacked("remaining"), stacked("copies"))
+            yield node, self._written(node, kept[:, node], law, debts)
 
     def _thinned(self, stop_probs: Tensor) -> Tensor:
         # [rows, L + 1]: the draft wins among S and node i is kept, all clocks averaged.
         if self.copies == 1:
             return stop_probs
-        lower, upper = (bound[:, 0] for bound in v.greedy_clock_bounds(self.view))
+        lower, upper = (bound[:, 0] for bound in rules.greedy_clock_bounds(self.view))
         kept = torch.zeros_like(stop_probs)
         for stop in range(self.length + 1):
             points = self._kinks(stop, lower[:, stop], upper[:, stop])
             levels, parts = self._integrate(stop, points)  # [rows, n, L + 1], [rows, n]
-            keeps = v.thinning(levels, self.copies)
+            keeps = rules.thinning(levels, self.copies)
             keeps[..., stop + 1 :] = 0
             here = keeps - torch.nn.functional.pad(keeps[..., 1:], (0, 1))
             # The other clocks are uniform on [0, 1], whatever their drafts say (tested by itself).
@@ -301,8 +300,8 @@ class _Round:
     def _levels(self, stop: int, points: Tensor) -> Tensor:
         wide = points.shape[1]
         view = replace(self.view, **{name: getattr(self.view, name).expand(-1, wide, *[-1] * (getattr(self.view, name).ndim - 2))
-                                     for name in ("draft", "target", "given_target", "log_ratios", "layer_log_ratios")})  # fmt: skip
-        return v.descend(view, torch.full(points.shape, stop), points)
+                                     for name in ("draft", "target", "given_target", "log_ratios", "debt_log_ratios")})  # fmt: skip
+        return rules.descend(view, torch.full(points.shape, stop), points)
 
     def _kinks(self, stop: int, lower: Tensor, upper: Tensor) -> Tensor:
         points = torch.stack([lower, upper], 1)
@@ -328,17 +327,17 @@ class _Round:
         return self._levels(stop, at), torch.where(whole > 0, parts / whole.clamp_min(1e-300), even)
 
     def _blocks(self, method: str):
-        weights = v.block_weights(self.view, self.tokens)
-        stop_probs = self._stop_probs(v.block_tests(self.view, weights)[:, 0])
-        minima = v.log_minima(self.view)[:, 0]
+        weights = rules.block_weights(self.view, self.tokens)
+        stop_probs = self._stop_probs(rules.block_tests(self.view, weights)[:, 0])
+        minima = rules.log_minima(self.view)[:, 0]
         shared = method == "md_bv_plus"
         root_draft = self.pair.draft(self.written)[self.nodes.contexts]
         root_target = self.pair.target(self.written)[self.nodes.contexts]
-        limit, shares = v.share_root(root_draft, root_target, self.copies)
+        limit, shares = rules.share_root(root_draft, root_target, self.copies)
         p, q, end = root_draft[self.rows], root_target[self.rows], limit[self.rows]
         for stop in range(self.length + 1):
             node = self._at(stop)
-            law = v.block_residual(node, weights[:, 0, stop])
+            law = rules.block_residual(node, weights[:, 0, stop])
             if self.copies == 1 and not shared:
                 yield stop, self._written(stop, stop_probs[:, stop], law)
                 continue
@@ -347,7 +346,7 @@ class _Round:
             wins = torch.zeros_like(law)
             for token in range(self.size):
                 places = torch.full((len(law),), token)
-                lower, upper = v.block_clock_bounds(node, minima[:, stop], places)
+                lower, upper = rules.block_clock_bounds(node, minima[:, stop], places)
                 points = torch.stack([lower, torch.maximum(lower, upper)], 1).nan_to_num(0.0)
                 if shared:
                     bends = torch.cat([torch.where(q > 0, p / q, 0.0).nan_to_num(0.0), end[:, None]], 1)
@@ -357,19 +356,19 @@ class _Round:
                 whole = points[:, -1:] - points[:, :1]
                 parts = (gaps[..., None] * GAUSS_WEIGHTS).flatten(1)
                 parts = torch.where(whole > 0, parts / whole.clamp_min(1e-300), 1 / parts.shape[1])
-                behind = 1 - at
+                slower = 1 - at  # probability that another draft's clock is later
                 if shared:
-                    behind = 1 - torch.minimum(p[:, None], at[..., None] * q[:, None]).sum(-1)
+                    slower = 1 - torch.minimum(p[:, None], at[..., None] * q[:, None]).sum(-1)
                     parts = parts * (at < end[:, None])
-                wins[:, token] = self.copies * (parts * behind ** (self.copies - 1)).sum(-1)
+                wins[:, token] = self.copies * (parts * slower ** (self.copies - 1)).sum(-1)
             yield stop, self._written(stop, stop_probs[:, stop], law * wins)
         if shared:
             supplied = root_target * shares
-            left = v.normalize((root_target * (1 - shares)).clamp_min(0), root_target)
-            nobody = (1 - supplied.sum(-1)).clamp_min(0)
+            left = normalize((root_target * (1 - shares)).clamp_min(0), root_target)
+            no_one = (1 - supplied.sum(-1)).clamp_min(0)
             contexts = (self.nodes.contexts[:, None] * self.size + torch.arange(self.size)).flatten()
-            weights = ((self.nodes.weights * nobody)[:, None] * left).flatten()
-            yield 0, _Outcomes(contexts, weights, v.Layers.none(len(contexts)))
+            weights = ((self.nodes.weights * no_one)[:, None] * left).flatten()
+            yield 0, _Outcomes(contexts, weights, Debts.none(len(contexts)))
 
     def _k_seq(self):
         # Drafts that agree so far are again independent: only their number matters.
@@ -383,26 +382,26 @@ class _Round:
             following: dict[int, Tensor] = {}
             for count, weight in weights.items():
                 counts = torch.full((len(contexts),), count)
-                ratio = v.best_ratio(draft, target, counts)
-                tests = v.k_seq_tests(draft, target, ratio[:, None]).nan_to_num(0.0)
+                ratio = rules.best_ratio(draft, target, counts)
+                tests = rules.k_seq_tests(draft, target, ratio[:, None]).nan_to_num(0.0)
                 refused = draft * (1 - tests)
                 rest = refused.sum(-1, keepdim=True) - refused
-                stopped += (weight * refused.sum(-1) ** count)[:, None] * v.k_seq_residual(
+                stopped += (weight * refused.sum(-1) ** count)[:, None] * rules.k_seq_residual(
                     draft, target, ratio, counts
                 )
                 for first in range(count):  # drafts refused before the first that is kept
                     for before in range(first + 1):  # ... of them with the same token
-                        for behind in range(count - first):  # later ones with the same token
+                        for after in range(count - first):  # later ones with the same token
                             share = (
                                 comb(first, before) * refused**before * rest ** (first - before) * draft * tests
-                                * comb(count - first - 1, behind) * draft**behind * (1 - draft) ** (count - first - 1 - behind)
+                                * comb(count - first - 1, after) * draft**after * (1 - draft) ** (count - first - 1 - after)
                             )  # fmt: skip
-                            number = 1 + before + behind
+                            number = 1 + before + after
                             following.setdefault(number, torch.zeros_like(draft)).add_(weight[:, None] * share)
             longer = (contexts[:, None] * self.size + torch.arange(self.size)).flatten()
-            yield node, _Outcomes(longer, stopped.flatten(), v.Layers.none(len(longer)))
+            yield node, _Outcomes(longer, stopped.flatten(), Debts.none(len(longer)))
             contexts, weights = longer, {count: value.flatten() for count, value in following.items()}
         target = self.pair.target(self.written + self.length)[contexts]
         total = sum(weights.values())
         longer = (contexts[:, None] * self.size + torch.arange(self.size)).flatten()
-        yield self.length, _Outcomes(longer, (total[:, None] * target).flatten(), v.Layers.none(len(longer)))
+        yield self.length, _Outcomes(longer, (total[:, None] * target).flatten(), Debts.none(len(longer)))

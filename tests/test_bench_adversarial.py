@@ -8,13 +8,13 @@ from bench_tools import FEW, figures, write
 from cli_tools import build_checkpoint, egrm, one_thread
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.benchmarks import load_benchmark
 from transformers_egrm.evaluation.benchmarks.adversarial import CONTROL, KINDS, LONG_CHARS, built_in
 from transformers_egrm.evaluation.benchmarks.reading import Data
 from transformers_egrm.evaluation.judges import callable_judge
 from transformers_egrm.evaluation.report import read_run
 from transformers_egrm.evaluation.runner import evaluate
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 def attacked(function: Any) -> dict[tuple[str, str, str], float]:

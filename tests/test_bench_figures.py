@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from bench_tools import judged, pairs, write
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.comparing import difference
 from transformers_egrm.evaluation.figures import summary
@@ -19,6 +18,7 @@ from transformers_egrm.evaluation.metrics import auroc
 from transformers_egrm.evaluation.report import beaten_by, markdown, read_run, results_of, write_run
 from transformers_egrm.evaluation.rivals import First, Words, cheap_rivals
 from transformers_egrm.evaluation.runner import Run, run_rivals
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 @pytest.fixture

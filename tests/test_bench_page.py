@@ -11,13 +11,13 @@ import pytest
 from bench_tools import FEW, write
 from cli_tools import egrm
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.benchmarks import load_benchmark
 from transformers_egrm.evaluation.benchmarks.reading import Data
 from transformers_egrm.evaluation.judges import callable_judge
 from transformers_egrm.evaluation.page import outcome_of, read_scores, render
 from transformers_egrm.evaluation.report import read_run, results_of, write_run
 from transformers_egrm.evaluation.runner import evaluate
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 NASTY = "</script><img src=x onerror=\"document.title='broken'\"><!-- \ud800 \u2028 é"

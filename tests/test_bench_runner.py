@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from bench_tools import FEW, judged, pairs, write
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.benchmarks import load_benchmark
 from transformers_egrm.evaluation.benchmarks.reading import Data
@@ -19,6 +18,7 @@ from transformers_egrm.evaluation.judges import Judge, callable_judge
 from transformers_egrm.evaluation.report import read_run
 from transformers_egrm.evaluation.rivals import First, Words
 from transformers_egrm.evaluation.runner import Run, evaluate
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 @pytest.fixture

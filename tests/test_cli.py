@@ -19,10 +19,10 @@ import pyarrow.parquet
 import pytest
 from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, write_jsonl
 
-from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, as_config_fields, documented_fields
+from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, documented_fields
 from transformers_egrm.cli.summary import Tally
-from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.results_egrm import JudgeResult
+from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -75,9 +75,10 @@ def test_every_judging_option_is_offered_with_its_docstring(capsys, monkeypatch)
 
 def test_an_option_of_build_becomes_a_field_of_the_configuration():
     assert {"seed", "strict", "timeout_s", "decoder"} <= CALL_ONLY_OPTIONS
-    assert as_config_fields({"temperatures": (0.5, 1.0), "num_chains": 3}) == {
-        "ladder_temperatures": (0.5, 1.0), "ladder_top_ps": (0.95, 0.95), "num_chains": 3
-    }  # fmt: skip
+    assert CALL_ONLY_OPTIONS.isdisjoint(EGRMConfig().judging)
+    assert {field.name for field in fields(JudgeOptions)} == {*CALL_ONLY_OPTIONS, *(EGRMConfig().judging or {})}
+    judging = EGRMConfig(temperatures=(0.5, 1.0), num_chains=3).judging
+    assert (judging["temperatures"], judging["top_ps"], judging["num_chains"]) == ([0.5, 1.0], [0.95, 0.95], 3)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +320,7 @@ def test_build_writes_options_space_and_rubric_into_the_checkpoint(components, t
     config = json.loads((tmp_path / "judge" / "config.json").read_text("utf-8"))
     assert config["task"]["space"]["kind"] == "pairwise"
     assert config["task"]["space"]["allow_tie"] is True
-    assert (config["consensus_threshold"], config["ladder_temperatures"]) == (1.0, [0.5, 1.0])
+    assert (config["judging"]["consensus_threshold"], config["judging"]["temperatures"]) == (1.0, [0.5, 1.0])
     assert config["early_stop"] is False
     assert "Be kind." in (tmp_path / "judge" / "processor_config.json").read_text("utf-8")
     assert "none: chains are chosen by vote" in message(capsys)

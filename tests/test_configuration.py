@@ -41,8 +41,8 @@ def test_the_defaults_are_the_papers():
         ({"max_chain_tokens": -1}, "an integer >= 1"),
         ({"chain_temperature": -1.0}, "a number >= 0"),
         ({"chain_top_p": 1.5}, r"a value in \(0, 1\]"),
-        ({"vote_tolerance": -1}, "an integer >= 0"),
-        ({"verdict_mass_floor": 2.0}, r"a share in \[0, 1\]"),
+        ({"num_probes": 6}, "an integer from 1 to the ladder's 5 rungs"),
+        ({"vote_tolerance": 0}, r"Unknown judging option \['vote_tolerance'\]"),
         ({"probe_vocabulary": "all"}, "one of full, verdict"),
         ({"consensus": "vote"}, "one of sampled, exact"),
         ({"reward": "mean"}, "one of verdict, expected"),
@@ -61,8 +61,9 @@ def test_an_option_out_of_range_says_what_it_should_be(setting, expected):
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ({"ladder_temperatures": []}, "at least one temperature"),
-        ({"ladder_temperatures": [0.5, 1.0]}, r"one value per temperature \(2\)"),
+        ({"temperatures": []}, "at least one temperature"),
+        ({"top_ps": [0.5, 1.0]}, r"one value per temperature \(5\)"),
+        ({"judging": {"seed": 1}}, r"\['seed'\] belong to a call"),
         ({"consensus_threshold": -0.1}, "consensus_threshold"),
         ({"num_chains": 0}, "num_chains"),
         ({"selection": "best"}, "selection"),
@@ -124,7 +125,7 @@ def test_every_configuration_survives_json(tau, chains, trained, kind, ladder, s
         generator_config={"model_type": "qwen3", "hidden_size": 64},
         scorer_config={"model_type": "bert", "hidden_size": 32} if kind == "encoder" else None,
         consensus_threshold=tau, num_chains=chains, scorer_trained=trained, scorer_kind=kind,
-        ladder_temperatures=ladder, ladder_top_ps=[seed_nucleus] * len(ladder), task={"space": {"kind": "binary"}},
+        temperatures=ladder, top_ps=[seed_nucleus] * len(ladder), task={"space": {"kind": "binary"}},
     )  # fmt: skip
     again = EGRMConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
     assert again.to_dict() == config.to_dict()
@@ -136,7 +137,9 @@ def test_auto_config_finds_it_and_takes_what_trainers_pass(tmp_path):
     EGRMConfig(generator_config=tiny_generator().config, num_chains=7).save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path, num_labels=1)
     assert type(config) is EGRMConfig
-    assert (config.num_chains, config.num_labels, config.id2label) == (7, 1, {0: "reward"})
+    assert (config.judge_options().num_chains, config.num_labels) == (7, 1)
+    assert config.id2label == {0: "reward"}
+    assert AutoConfig.from_pretrained(tmp_path, num_chains=3).judge_options().num_chains == 3
     with pytest.raises(ConfigError, match="num_labels"):
         AutoConfig.from_pretrained(tmp_path, num_labels=3)
 
@@ -150,3 +153,30 @@ def test_wrapping_the_configuration_of_a_living_model_does_not_change_that_model
     assert config.scorer_config is not encoder.config
     assert encoder.config._attn_implementation == "sdpa"
     assert torch.equal(encoder(input_ids=ids, attention_mask=mask).last_hidden_state, before)
+
+
+def test_a_checkpoint_of_version_0_1_keeps_the_defaults_it_was_saved_with():
+    old = {
+        "generator_config": {"model_type": "llama"},
+        "ladder_temperatures": [0.5, 1.0],
+        "ladder_top_ps": [0.9, 0.9],
+        "num_chains": 3,
+    }
+    options = EGRMConfig.from_dict(old).judge_options()
+    assert (options.temperatures, options.top_ps, options.num_chains) == ((0.5, 1.0), (0.9, 0.9), 3)
+    assert options.verification == "spectr_gbv"  # its default then, which no configuration named
+    assert EGRMConfig().judge_options().verification is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("vote_tolerance", 1), ("verdict_mass_floor", 0.01)])
+def test_a_checkpoint_that_needs_an_option_that_is_gone_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"saved with {name}={value}"):
+        EGRMConfig.from_dict({name: value})
+    assert EGRMConfig.from_dict({name: 0}).judge_options() == EGRMConfig.from_dict({}).judge_options()
+
+
+def test_a_saved_checkpoint_names_every_judging_default(tmp_path):
+    EGRMConfig(generator_config=tiny_generator().config).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["judging"] == EGRMConfig().judging
+    assert "num_chains" not in saved

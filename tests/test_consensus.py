@@ -7,17 +7,16 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.consensus_egrm import (
+from transformers_egrm.modeling.judge_values_egrm import Route
+from transformers_egrm.modeling.verdict_consensus_egrm import (
     choose_route,
     count_votes,
     exact_consensus,
     first_argmax,
     is_decided,
-    num_voters,
     sampled_consensus,
     vote,
 )
-from transformers_egrm.modeling.outputs_egrm import Route
 
 
 TAUS = st.one_of(st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.6, 0.75, 0.8, 1.0]), st.floats(0, 1))
@@ -27,28 +26,24 @@ def counts_of(verdicts: list[int | None], num_verdicts: int) -> torch.Tensor:
     return torch.tensor([[verdicts.count(verdict) for verdict in range(num_verdicts)]])
 
 
-def vote_by_hand(verdicts: list[int | None], num_verdicts: int, tolerance: int = 0) -> tuple[int, float]:
-    """Most support among the verdicts that somebody gave; ties: more votes of its own, then the lowest id."""
+def vote_by_hand(verdicts: list[int | None]) -> tuple[int, float]:
+    """The most frequent verdict that somebody gave, the lowest among equals."""
     given = sorted({verdict for verdict in verdicts if verdict is not None})
     if not given:
         return 0, 0.0
-
-    def support(verdict: int) -> int:
-        return sum(other is not None and abs(other - verdict) <= tolerance for other in verdicts)
-
-    best = min(given, key=lambda verdict: (-support(verdict), -verdicts.count(verdict), verdict))
-    return best, support(best) / len(verdicts)
+    best = min(given, key=lambda verdict: (-verdicts.count(verdict), verdict))
+    return best, verdicts.count(best) / len(verdicts)
 
 
 def route_by_hand(agreement: float, tau: float) -> Route:
     return Route.SHORT if agreement > 0 and agreement >= tau - 1e-6 else Route.LONG
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=12), st.integers(0, 3), TAUS)
-def test_a_vote_follows_its_definition(verdicts, tolerance, tau):
+@given(st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=12), TAUS)
+def test_a_vote_follows_its_definition(verdicts, tau):
     total = torch.tensor([len(verdicts)])
-    best, agreement = vote_by_hand(verdicts, 6, tolerance)
-    ours = sampled_consensus(counts_of(verdicts, 6), torch.tensor([0]), total, tau, tolerance)
+    best, agreement = vote_by_hand(verdicts)
+    ours = sampled_consensus(counts_of(verdicts, 6), torch.tensor([0]), total, tau)
     assert float(ours.agreement) == pytest.approx(agreement)
     assert int(ours.routes) == route_by_hand(agreement, tau)
     assert not bool(ours.is_bound)
@@ -95,16 +90,14 @@ def test_ties_go_to_the_lowest_verdict():
     assert first_argmax(torch.tensor([[3, 3, 1], [0, 2, 2], [1, 1, 1]])).tolist() == [0, 1, 0]
 
 
-def test_neighbours_count_within_the_tolerance():
-    # 6, 7, 7, 8, 2: at tolerance 1, 7 has four of five; 6 and 8 have three each.
-    counts = counts_of([6, 7, 7, 8, 2], 11)
-    verdict, share = vote(counts, torch.tensor([5]), 1)
-    assert (int(verdict), float(share)) == (7, pytest.approx(0.8))
-    # 6 and 8 would meet at 7, but nobody said 7: each has only itself.
-    verdict, share = vote(counts_of([6, 6, 8, 8, 1], 11), torch.tensor([5]), 1)
-    assert (int(verdict), float(share)) == (6, pytest.approx(0.4))
-    # A tolerance wider than the scale makes everybody agree.
-    assert float(vote(counts, torch.tensor([5]), 10_000)[1]) == 1.0
+def test_each_item_has_a_threshold_of_its_own():
+    counts, total = torch.tensor([[4, 1], [4, 1]]), torch.tensor([5, 5])
+    tau = torch.tensor([0.8, 0.81], dtype=torch.float64)
+    assert sampled_consensus(counts, torch.tensor([0, 0]), total, tau).routes.tolist() == [Route.SHORT, Route.LONG]
+    probs = torch.tensor([[0.8, 0.2], [0.8, 0.2]])
+    assert exact_consensus(probs, tau).routes.tolist() == [Route.SHORT, Route.LONG]
+    running, stop_long = torch.tensor([0, 0]), torch.tensor([True, False])
+    assert is_decided(counts, running, total, tau, stop_long).tolist() == [True, False]
 
 
 def test_votes_of_both_orders_are_added_up():
@@ -112,7 +105,6 @@ def test_votes_of_both_orders_are_added_up():
     counted = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
     row_item = torch.tensor([0, 0, 1])
     assert count_votes(verdicts, counted, row_item, 2, 2).tolist() == [[3, 2], [0, 3]]
-    assert num_voters(row_item, 2, 3).tolist() == [6, 3]
 
 
 def test_an_item_without_a_distribution_agrees_on_nothing():
@@ -135,8 +127,7 @@ def test_what_is_decided_cannot_change_however_the_rest_ends(num_verdicts, finis
     tensors = counts, torch.tensor([running]), torch.tensor([total]), tau
     bound = sampled_consensus(*tensors)
     ends = [
-        vote_by_hand([*finished, *rest], num_verdicts)
-        for rest in itertools.product([None, *range(num_verdicts)], repeat=running)
+        vote_by_hand([*finished, *rest]) for rest in itertools.product([None, *range(num_verdicts)], repeat=running)
     ]
     routes = [route_by_hand(agreement, tau) for _, agreement in ends]
     if bool(is_decided(*tensors, stop_long=False)):
@@ -177,10 +168,10 @@ def test_an_early_stop_reports_a_bound():
     assert float(short.agreement) == pytest.approx(0.8)  # short: at least 4 of 5
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=5), st.integers(1, 2), st.integers(1, 2), TAUS)
-def test_a_bound_holds_with_tolerance_too(finished, running, tolerance, tau):
+@given(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=5), st.integers(1, 2), TAUS)
+def test_a_bound_holds(finished, running, tau):
     total = len(finished) + running
-    ours = sampled_consensus(counts_of(finished, 5), torch.tensor([running]), torch.tensor([total]), tau, tolerance)
+    ours = sampled_consensus(counts_of(finished, 5), torch.tensor([running]), torch.tensor([total]), tau)
     if int(ours.routes) == Route.LONG:
         for rest in itertools.product([None, *range(5)], repeat=running):
-            assert vote_by_hand([*finished, *rest], 5, tolerance)[1] <= float(ours.agreement) + 1e-6
+            assert vote_by_hand([*finished, *rest])[1] <= float(ours.agreement) + 1e-6

@@ -33,8 +33,8 @@ from transformers_egrm.evaluation.cost import (
     seconds_of,
     workload_of,
 )
+from transformers_egrm.modeling.engine_flops_egrm import CostModel, cost_model
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.flops_egrm import CostModel, cost_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 

@@ -7,8 +7,8 @@ import torch
 from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import write_custom_generate
+from transformers_egrm.modeling.engine_generate_egrm import generate
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.generate_egrm import generate
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "custom_generate" / "ladder"

@@ -27,17 +27,17 @@ from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer,
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import LocalEngine
+from transformers_egrm.modeling.engine_prefill_egrm import prefill
+from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_steps_egrm import StarStepper
+from transformers_egrm.modeling.engine_trials_egrm import continues_in_chunks, star_refusal
+from transformers_egrm.modeling.engine_vocabulary_egrm import VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.ladder_egrm import StarStepper
+from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Route
-from transformers_egrm.modeling.prefill_egrm import prefill
-from transformers_egrm.modeling.prompts_egrm import Groups, start_prompts
-from transformers_egrm.modeling.random_egrm import uniforms
-from transformers_egrm.modeling.trials_egrm import continues_in_chunks, star_refusal
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import VerdictTrie
 
 
 LENGTHS = (20, 7, 13)  # the windows of Gemma3 and Mistral hold 8 tokens: shorter and longer prompts than that
@@ -356,23 +356,16 @@ def test_candidates_of_one_question_share_its_prefill(family):
     other = some_prompts([6, 12], seed=1)
     prompts = [other[0], *[question + answer for answer in own], other[1]]
     inputs = tiny_inputs(tiny_task(), prompts)
-    shared, groups = torch.tensor([0, 15, 15, 15, 0]), torch.tensor([0, 1, 1, 1, 2])
+    engine, alike = LocalEngine(backbone), grouped(inputs, [0, 15, 15, 15, 0], [0, 1, 1, 1, 2])
     with torch.no_grad(), counted_tokens(backbone) as shapes:
-        together = start_prompts(
-            backbone,
-            inputs.input_ids,
-            inputs.attention_mask,
-            SHORT_SUFFIX,
-            in_place=True,
-            groups=Groups(shared, groups),
-        )
-    # The first prompt, the question once, its three answers padded to the longest, the last prompt.
-    assert shapes == [(1, 6 + 3), (1, 15), (3, 9 + 3), (1, 12 + 3)]
+        together = engine.start(alike, SHORT_SUFFIX)
+    # The prompts that share nothing, the question once, its three answers padded to the longest.
+    assert shapes == [(2, 12 + 3), (1, 15), (3, 9 + 3)]
     assert together.tokens_run == [9, 15 + 6, 12, 4, 15]
-    apart = start_prompts(backbone, inputs.input_ids, inputs.attention_mask, SHORT_SUFFIX, in_place=True)
+    apart = engine.start(inputs, SHORT_SUFFIX)
     torch.testing.assert_close(together.first_logits(None), apart.first_logits(None), atol=NOISE, rtol=0)
     for row in range(5):
-        ours, alone = together.body(row), apart.body(row)
+        ours, alone = together.body(row).prefix, apart.body(row).prefix
         torch.testing.assert_close(ours.hidden, alone.hidden, atol=NOISE, rtol=0)
         assert ours.lengths.tolist() == alone.lengths.tolist() == [len(prompts[row])]
         window = 7 if family in ("gemma3", "mistral") else len(prompts[row])
@@ -401,14 +394,13 @@ def test_equal_candidates_and_candidates_that_are_all_question_are_judged():
     apart = judge.probe(inputs, consensus="exact").output
     together = judge.probe(grouped(inputs, [15, 15, 15], [0, 0, 0]), consensus="exact").output
     torch.testing.assert_close(apart.verdict_probs, together.verdict_probs, atol=1e-5, rtol=0)
-    groups = Groups(torch.tensor([15, 15, 15]), torch.tensor([0, 0, 0]))
+    alike = grouped(inputs, [15, 15, 15], [0, 0, 0])
     for suffix in ((), SHORT_SUFFIX):
-        apart, together = (
-            start_prompts(judge.backbone, inputs.input_ids, inputs.attention_mask, suffix, in_place=True, groups=each)
-            for each in (None, groups)
-        )
+        with torch.no_grad():
+            apart, together = (judge.engine.start(each, suffix) for each in (inputs, alike))
         for row in range(3):
-            torch.testing.assert_close(together.body(row).hidden, apart.body(row).hidden, atol=NOISE, rtol=0)
+            ours, alone = together.body(row).prefix, apart.body(row).prefix
+            torch.testing.assert_close(ours.hidden, alone.hidden, atol=NOISE, rtol=0)
 
 
 # -- other architectures --------------------------------------------------------------------------------------------------

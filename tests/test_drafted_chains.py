@@ -10,8 +10,8 @@ from tiny import GENERATORS, tiny_generator, tiny_scorer, tiny_scorer_tokenizer,
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Status
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
 
@@ -133,7 +133,7 @@ def test_deadlines_hold_for_drafted_chains():
 
 
 def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
-    from transformers_egrm.modeling import drafted_egrm
+    from transformers_egrm.modeling import draft_chains_egrm
 
     options = LONG | {"chain_temperature": 0.0, "drafting": "auto"}
     inputs = tiny_inputs(tiny_task(), some_prompts(LENGTHS))
@@ -148,7 +148,7 @@ def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
             ran.append(run.__name__)
             return next(trials)
 
-        monkeypatch.setattr(drafted_egrm, "_seconds_of", timed)
+        monkeypatch.setattr(draft_chains_egrm, "_seconds_of", timed)
         judge = TinyJudge(tiny_generator(), draft=tiny_generator(seed=1, num_hidden_layers=1))
         output = judge.judge(inputs, **options)
         assert (output["draft_rounds"] > 0).tolist() == [drafts] * 3
@@ -169,7 +169,7 @@ def test_auto_drafts_only_where_a_trial_says_that_it_saves_time(monkeypatch):
         ({"draft_length": 0}, "an integer >= 1"),
         ({"drafting": "ngram", "num_drafts": 2}, "all alike"),
         ({"drafting": "layers", "verification": "bv", "num_drafts": 2}, "md_bv"),
-        ({"drafting": "layers", "decoder": "expand"}, "behind one prompt"),
+        ({"drafting": "layers", "decoder": "expand"}, "after one prompt"),
     ],
 )
 def test_an_option_of_drafting_out_of_range_says_what_it_should_be(setting, expected):

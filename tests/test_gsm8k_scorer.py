@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "train"))
 import gsm8k_scorer as recipe  # pyright: ignore[reportMissingImports]
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.scorer_egrm import hybrid_loss
+from transformers_egrm.modeling.judge_scorer_egrm import hybrid_loss
 from transformers_egrm.training.candidates import Candidate, Group
 
 

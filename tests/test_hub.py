@@ -7,8 +7,8 @@ import pytest
 from fresh import run_fresh
 from hub_server import LocalHub, Repository
 
-from transformers_egrm.modeling.card_egrm import MARKER
-from transformers_egrm.modeling.modeling_egrm import AUTO_MAP
+from transformers_egrm.modeling.hub_card_egrm import MARKER
+from transformers_egrm.modeling.hub_saving_egrm import AUTO_MAP
 
 
 SOURCES = {path.name for path in Path(__file__).parent.parent.glob("modeling/*.py")}

@@ -19,11 +19,10 @@ from transformers_egrm import judge as judge_module
 from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Route, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, JudgeInputs, Route, Status
-from transformers_egrm.modeling.probes_egrm import LongItems
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.results_egrm import JudgeResult
 
 
 @cache

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny import tiny_generator
 
-from transformers_egrm.modeling import backbone_egrm
-from transformers_egrm.modeling.backbone_egrm import FAST_HIDDEN_SIZE, Backbone
-from transformers_egrm.modeling.kernels_egrm import fast_linear, onednn_linear_works
-from transformers_egrm.modeling.prefill_egrm import positions_of
+from transformers_egrm.modeling import engine_backbone_egrm
+from transformers_egrm.modeling.engine_backbone_egrm import FAST_HIDDEN_SIZE, Backbone
+from transformers_egrm.modeling.engine_kernels_egrm import fast_linear, onednn_linear_works
+from transformers_egrm.modeling.engine_prefill_egrm import positions_of
 
 
 @pytest.mark.parametrize("hidden_size", [32, FAST_HIDDEN_SIZE])
@@ -19,7 +19,7 @@ def test_only_large_models_take_the_fast_products(hidden_size, monkeypatch):
             entered.append(True)
             return super().__enter__()
 
-    monkeypatch.setattr(backbone_egrm, "fast_linear", Watched)
+    monkeypatch.setattr(engine_backbone_egrm, "fast_linear", Watched)
     model = tiny_generator(hidden_size=hidden_size, num_hidden_layers=1, initializer_range=0.05)
     backbone, ids = Backbone(model), torch.arange(5, 12)[None]
     with torch.no_grad():

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,18 +25,19 @@ from engine_fixtures import (
 )
 from tiny import GENERATORS, tiny_generator, tiny_tokenizer
 
-from transformers_egrm.modeling import chains_egrm, ladder_egrm, probes_egrm
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.chains_egrm import CHAIN_OFFSET, Candidate, choose, join_outputs
+from transformers_egrm.modeling import engine_sampler_egrm, judge_long_egrm, judge_plan_egrm, judge_short_egrm
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
-from transformers_egrm.modeling.ladder_egrm import BranchSampler, StarStepper
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
-from transformers_egrm.modeling.prefill_egrm import Prefix
-from transformers_egrm.modeling.probes_egrm import ORDER_STRIDE, LongItems, branches_of
-from transformers_egrm.modeling.prompts_egrm import start_prompts
-from transformers_egrm.modeling.reading_egrm import answer_of, verdict_of
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_local_egrm import LocalEngine, PrefixBody
+from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
+from transformers_egrm.modeling.engine_steps_egrm import StarStepper
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
+from transformers_egrm.modeling.judge_long_egrm import CHAIN_OFFSET, choose
+from transformers_egrm.modeling.judge_rows_egrm import join_outputs
+from transformers_egrm.modeling.judge_short_egrm import ORDER_STRIDE, branches_of
+from transformers_egrm.modeling.judge_values_egrm import Candidate, EGRMOutput, LongItems, Route, Status
+from transformers_egrm.modeling.verdict_reading_egrm import answer_of, verdict_of
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary
 
 
 LENGTHS = (20, 7, 13)
@@ -202,9 +204,10 @@ def test_a_waiting_item_holds_its_own_tokens_only():
     backbone = Backbone(tiny_generator("gemma3"))
     inputs = tiny_inputs(tiny_task(), some_prompts([200, 5]))
     with torch.no_grad():
-        prompts = start_prompts(backbone, inputs.input_ids, inputs.attention_mask, SHORT_SUFFIX, in_place=True)
-    body = prompts.body(1)
-    assert isinstance(body, Prefix)
+        prompts = LocalEngine(backbone).start(inputs, SHORT_SUFFIX)
+    waiting = prompts.body(1)
+    assert isinstance(waiting, PrefixBody)
+    body = waiting.prefix
     per_token = 3 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head dimension, bytes
     held = sum(t.untyped_storage().nbytes() for layer in body.layers for t in (layer.keys, layer.values))
     assert held == body.num_bytes == 5 * per_token
@@ -275,8 +278,9 @@ def test_with_exact_consensus_the_likeliest_verdict_stands_in_for_the_probes():
     options = LONG | {"selection": "scorer", "consensus": "exact"}
     stage = judge.probe(inputs, **options)
     for item in stage.long_items():
-        assert item.probe_verdicts == (int(item.short.verdict_probs[0].argmax()),)
-        assert item.probe_texts == (str(item.probe_verdicts[0]),)
+        (stand_in,) = item.probes
+        assert stand_in.verdict == int(item.short.verdict_probs[0].argmax())
+        assert stand_in.text == str(stand_in.verdict)
     output = judge.judge(inputs, **options)
     assert torch.bincount(output.chain_item_index).tolist() == [4, 4, 4]
 
@@ -297,7 +301,8 @@ def test_the_chosen_text_is_returned_and_scored_as_it_is():
 def test_likelihood_is_the_mean_log_probability_of_the_tokens():
     generator = tiny_generator()
     judge, inputs = TinyJudge(generator), tiny_inputs(tiny_task(), some_prompts([9]))
-    prompts = start_prompts(judge.backbone, inputs.input_ids, inputs.attention_mask, LONG_SUFFIX, in_place=True)
+    with torch.no_grad():
+        prompts: Any = judge.engine.start(inputs, LONG_SUFFIX)
     branches = branches_of(inputs.item_ids, torch.zeros(1, dtype=torch.int64), (0.8, 1.2), (0.95, 0.9), 5)
     sampler = RecordingSampler(branches, OpenVocabulary((EOS,)), 6, want_log_probs=True)
     with torch.no_grad():
@@ -351,7 +356,7 @@ def clock(monkeypatch):
         state.now += state.per_look
         return state.now
 
-    for module in (ladder_egrm, probes_egrm, chains_egrm):
+    for module in (engine_sampler_egrm, judge_plan_egrm, judge_short_egrm, judge_long_egrm):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     return state
 
@@ -425,10 +430,6 @@ def test_a_probe_that_comes_too_late_does_not_matter_once_the_others_have_decide
             elif output.statuses[item] == Status.TIMEOUT:
                 assert bool(output.rewards[item].isnan())
     assert any(late.values())  # somebody was decided although a probe had not come
-    # With a tolerance the last probe may move the verdict, so that everybody has to come.
-    for looks in range(1, 9):
-        output = judge.probe(inputs, timeout_s=looks - 0.5, vote_tolerance=1, **options).output
-        assert not bool(output["consensus_is_bound"][output["statuses"] == Status.OK].any())
 
 
 def test_a_chain_that_misses_the_deadline_makes_its_item_a_timeout_and_no_other(clock):
@@ -581,14 +582,15 @@ def test_a_state_scorer_reads_the_hidden_states_of_each_candidates_tokens(decode
         if states:
             expected.append(torch.stack(states))
     assert len(judge.states) == len(expected) > 0
-    assert any(len(item.probe_texts) > 1 for item in stage.long_items())
+    assert any(len(item.probes) > 1 for item in stage.long_items())
     for ours, by_hand in zip(judge.states, expected, strict=True):
         torch.testing.assert_close(ours, by_hand, atol=1e-4, rtol=0)
 
 
 def sample_like(judge, inputs, suffix, temperatures, offset, max_tokens, late_stops) -> list[list[list[int]]]:
     # Tokens of each branch of each prompt, with the star decoder, which other tests compare with sampling by hand.
-    prompts = start_prompts(judge.backbone, inputs.input_ids, inputs.attention_mask, suffix, in_place=True)
+    with torch.no_grad():
+        prompts: Any = judge.engine.start(inputs, suffix)
     branches = branches_of(
         inputs.item_ids, torch.zeros_like(inputs.item_ids), temperatures, (0.95,) * len(temperatures), 0, offset
     )

@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import NormalDist
 
 import evaluate
 import numpy as np
@@ -16,10 +17,9 @@ from hypothesis import strategies as st
 
 import transformers_egrm.evaluation
 from transformers_egrm.evaluation import MODULES, metrics, module_path
-from transformers_egrm.extras import MissingExtraError
-from transformers_egrm.modeling.consensus_egrm import choose_route, count_votes, num_voters, vote
-from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.outputs_egrm import Route
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, MissingExtraError
+from transformers_egrm.modeling.judge_values_egrm import Route
+from transformers_egrm.modeling.verdict_consensus_egrm import choose_route, count_votes, vote
 
 
 SHARES = st.floats(0, 1).map(lambda share: round(share, 3))  # coarse, so that equals occur
@@ -55,12 +55,6 @@ def test_consensus_is_the_share_of_the_most_frequent_verdict_among_all_probes():
     ]  # nobody voted: nothing to believe
 
 
-def test_neighbours_support_a_verdict_where_they_are_tolerated():
-    votes = metrics.consensus([[6, 7, 7, 8, 2], [-1, 0, 1, None]], tolerance=1)
-    assert votes.verdicts == (7, 0)
-    assert votes.agreement == pytest.approx([0.8, 0.75])
-
-
 @given(
     st.lists(st.lists(st.sampled_from([None, 0, 1, 2, 3]), min_size=1, max_size=6), min_size=1, max_size=6), st.data()
 )
@@ -76,7 +70,7 @@ def test_consensus_is_the_models_own_and_ignores_the_order_of_probes(probes, dat
         ids = torch.tensor([[each or 0 for each in item] for item in probes])
         parsed = torch.tensor([[each is not None for each in item] for item in probes])
         rows = torch.arange(len(probes))
-        winners, share = vote(count_votes(ids, parsed, rows, len(rows), 4), num_voters(rows, len(rows), width))
+        winners, share = vote(count_votes(ids, parsed, rows, len(rows), 4), torch.full_like(rows, width))
         assert votes.agreement.tolist() == share.tolist()
         assert [v for v in votes.verdicts if v is not None] == winners[share > 0].tolist()
         assert metrics.takes_short(votes.agreement, 0.8).tolist() == (choose_route(share, 0.8) == Route.SHORT).tolist()
@@ -87,8 +81,6 @@ def test_what_cannot_be_voted_on_is_refused():
         metrics.consensus([["7"], []])
     with pytest.raises(InputError, match="of one kind"):
         metrics.consensus([["7", 7]])
-    with pytest.raises(ConfigError, match="whole numbers"):
-        metrics.consensus([["7"]], tolerance=1)
     assert metrics.consensus([]).verdicts == ()
 
 
@@ -291,6 +283,23 @@ def test_rank_correlation_by_hand():
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5.
     assert metrics.rank_correlation([1, 2, 2, 3], [1, 2, 3, 9]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
     assert metrics.rank_correlation([1, 1], [1, 2]) is None
+    assert metrics.rank_correlation([1, 2], [1, 2]) == pytest.approx(1)
+
+
+@given(rows=st.lists(st.tuples(SHARES, SHARES), min_size=1, max_size=30))
+def test_rank_correlation_is_pearsons_of_the_mean_ranks(rows):
+    ranks = [
+        [
+            sum(other < value for other in column) + (sum(other == value for other in column) + 1) / 2
+            for value in column
+        ]
+        for column in columns(rows)
+    ]
+    found = metrics.rank_correlation(*columns(rows))
+    if any(len(set(column)) == 1 for column in ranks):
+        assert found is None
+    else:
+        assert found == pytest.approx(np.corrcoef(ranks)[0, 1], abs=1e-12)
 
 
 # -- intervals ----------------------------------------------------------------------------------------------------------
@@ -311,6 +320,23 @@ def test_wilsons_interval_holds_the_proportions_that_its_score_test_accepts():
         metrics.wilson(11, 10)
 
 
+def wilson_by_its_formula(successes: int, total: int, confidence: float) -> tuple[float, float]:
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = successes / total, z * z / total
+    middle = (share + weight / 2) / (1 + weight)
+    reach = z * math.sqrt(share * (1 - share) / total + weight / total / 4) / (1 + weight)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def test_wilsons_interval_is_that_of_its_formula():
+    for total in (1, 2, 7, 60, 1319, 20_000):
+        for successes in {0, 1, total // 3, total // 2, total - 1, total}:
+            for confidence in (0.5, 0.9, 0.95, 0.999):
+                found = bounds(metrics.wilson(successes, total, confidence))
+                assert found == pytest.approx(wilson_by_its_formula(successes, total, confidence), abs=1e-12)
+                assert found[0] <= successes / total <= found[1]
+
+
 def test_wilsons_interval_covers_about_as_often_as_it_says():
     random = np.random.default_rng(0)
     for share in (0.5, 0.9):
@@ -326,9 +352,26 @@ def test_the_medians_interval_is_that_of_the_sign_test():
     assert metrics.median([5, 1, 3, 2, 4]) == metrics.Estimate(3.0, None, None)
     # Twenty: five or fewer heads come with a probability of 0.0207, six or fewer with 0.0577.
     assert metrics.median(range(20)) == metrics.Estimate(9.5, 5.0, 14.0)
-    assert metrics.median([1.0], confidence=0.0) == metrics.Estimate(1.0, 1.0, 1.0)
+    assert metrics.median([1.0], confidence=0.4) == metrics.Estimate(1.0, None, None)
     with pytest.raises(InputError, match="one value per item"):
         metrics.median([])
+
+
+def median_by_coins(values, confidence: float) -> tuple[float | None, float | None]:
+    """The k-th smallest and the k-th largest value, for the largest k whose two tails together are rare enough."""
+    ordered, below, outside = sorted(values), 0, 0.0
+    while 2 * (outside + math.comb(len(ordered), below) / 2 ** len(ordered)) <= 1 - confidence:
+        outside += math.comb(len(ordered), below) / 2 ** len(ordered)
+        below += 1
+    return (ordered[below - 1], ordered[-below]) if below else (None, None)
+
+
+@given(
+    values=st.lists(st.floats(-10, 10), min_size=1, max_size=80), confidence=st.sampled_from([0.6, 0.9, 0.95, 0.99])
+)
+def test_the_medians_interval_is_that_of_coins(values, confidence):
+    found = metrics.median(values, confidence)
+    assert (found.low, found.high) == median_by_coins(values, confidence)
 
 
 def test_the_medians_interval_covers_at_least_as_often_as_it_says():
@@ -462,6 +505,9 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
     with pytest.raises(MissingExtraError, match=r"sklearn.*pip install 'transformers-egrm\[eval\]'"):
         metrics.auroc([0.1, 0.9], [False, True])
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(MissingExtraError, match="scipy"):
+        metrics.wilson(1, 2)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(MissingExtraError, match="sacrebleu"):
         metrics.self_bleu(["a", "b"])

@@ -18,8 +18,8 @@ from transformers import (
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, UnsupportedModelError
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Status
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 

@@ -17,8 +17,8 @@ from transformers import PhiConfig, PhiForCausalLM
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.outcomes import Outcomes, judge_labelled, label
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.judge_values_egrm import Route, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Route, Status
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 
@@ -196,7 +196,7 @@ def test_probe_counts_route_as_one_call_with_that_ladder_does(paper_tables, mode
     bench = bench_of(paper_tables, model, items)
     assert bench.ladder(3) == pytest.approx((0.6, 0.8, 1.0))
     assert bench.ladder(1) == pytest.approx((0.8,))
-    assert bench.ladder(5) == pytest.approx(model.config.ladder_temperatures)
+    assert bench.ladder(5) == pytest.approx(list(model.config.judge_options().temperatures))
     rows = {row["num_probes"]: row for row in paper_tables.probe_counts(bench)["rows"]}
     assert list(rows) == [1, 3, 5, 7, 10]
     assert rows[1]["short_share"]["value"] == 1

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from trl import data_utils
 
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError
-from transformers_egrm.modeling.guard_egrm import common_prefix
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.modeling.prompt_groups_egrm import common_prefix
 from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE
 from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
 

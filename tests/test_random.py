@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.random_egrm import item_id_of_tokens, uniforms
+from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens, uniforms
 
 
 MASK = (1 << 64) - 1
@@ -55,7 +55,7 @@ def test_a_uniform_is_the_hash_of_seed_item_branch_and_step(seed, item_id, branc
 
 
 def test_the_largest_hash_stays_below_one():
-    # 53 bits and a half step would round to 1.0, and a draw would then fall behind the last token.
+    # 53 bits and a half step would round to 1.0, and a draw would then fall beyond the last token.
     assert ((2**52 - 1) + 0.5) * 2.0**-52 < 1
     assert (float(2**53 - 1) + 0.5) * 2.0**-53 == 1
 

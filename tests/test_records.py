@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformers_egrm.data.fields import FieldMap, keep_columns
+from transformers_egrm.data.files import partial_of
 from transformers_egrm.data.journal import Journal, JournalLine
-from transformers_egrm.data.records import DataError, Record, columns_of, format_of, read_records
+from transformers_egrm.data.records import Record, columns_of, format_of, read_records
 from transformers_egrm.data.writers import write_rows
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 PAIR = (("prompt", "response"), ("messages",))
@@ -267,11 +269,16 @@ def test_jsonl_output_spells_a_lone_surrogate_as_json_does(tmp_path):
 def test_a_full_disk_is_explained_and_the_journal_kept(tmp_path):
     output = tmp_path / "out.jsonl"
     begun(output, 1)
-    Path(f"{output}.tmp").symlink_to("/dev/full")
+    partial_of(output).symlink_to("/dev/full")
     with Journal(str(output), RUN) as journal, pytest.raises(DataError, match="No space left on device"):
         write_rows(journal.rows, str(output), TYPES)
     with Journal(str(output), RUN) as journal:
         assert journal.count == 1
+    partial_of(journal.path).symlink_to("/dev/full")
+    with Journal(str(output), RUN) as journal:
+        write_rows(journal.rows, str(output), TYPES)
+        with pytest.raises(DataError, match=r"out\.jsonl\.egrm must be writable.*No space left on device"):
+            journal.finish({})
 
 
 def test_an_output_that_fails_to_be_written_leaves_the_old_one(tmp_path):

@@ -15,6 +15,8 @@ import pytest
 from cli_tools import build_checkpoint, one_thread, read_jsonl, write_jsonl
 from kill_server import watch
 
+from transformers_egrm.data.files import partial_of
+
 
 HERE = Path(__file__).parent
 KILLED = -9
@@ -77,7 +79,7 @@ def check_complete(output: Path, records: list[dict[str, Any]]) -> None:
     assert [row["record"] for row in rows] == list(range(1, len(records) + 1))
     assert [row["id"] for row in rows] == [record["id"] for record in records]
     assert [row["status"] == "ok" for row in rows] == ["response" in record for record in records]
-    assert not Path(f"{output}.tmp").exists()
+    assert not partial_of(output).exists()
 
 
 def lines_in(journal: Path) -> int:

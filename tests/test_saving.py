@@ -30,9 +30,10 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import transformers_egrm  # noqa: F401 (registers the model type)
-from transformers_egrm.modeling.card_egrm import MARKER
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.modeling_egrm import AUTO_MAP, EGRMRewardModel
+from transformers_egrm.modeling.hub_card_egrm import MARKER
+from transformers_egrm.modeling.hub_saving_egrm import AUTO_MAP
+from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
 SOURCES = {path.name for path in Path(__file__).parent.parent.glob("modeling/*.py")}
@@ -273,7 +274,7 @@ def test_a_card_is_rendered_anew_until_somebody_writes_one(tmp_path):
     model.add_model_tags(["maths"])
     model.save_pretrained(tmp_path)
     assert "\n- maths\n" in (tmp_path / "README.md").read_text()
-    model.config.num_chains = 9
+    model.config.set_judging(num_chains=9)
     model.save_pretrained(tmp_path)
     assert "| chains on the long path | 9 of" in (tmp_path / "README.md").read_text()
     (tmp_path / "README.md").write_text("# Mine\n")

@@ -10,7 +10,7 @@ from transformers import AutoModel, DistilBertConfig, ElectraConfig, ModernBertC
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.scorer_egrm import EGRMScorer, HybridLoss, encode_pairs, hybrid_loss
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss, encode_pairs, hybrid_loss
 
 
 LONG_PROMPT = "Question: what is 2 + 3? " * 40
@@ -91,7 +91,7 @@ def test_a_large_batch_is_scored_in_small_calls(scorer, tokenizer, monkeypatch):
     hook = scorer.encoder.register_forward_pre_hook(
         lambda _, __, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
     )
-    monkeypatch.setattr("transformers_egrm.modeling.scorer_egrm.MICRO_BATCH_TOKENS", 256)
+    monkeypatch.setattr("transformers_egrm.modeling.judge_scorer_egrm.MICRO_BATCH_TOKENS", 256)
     small = scorer.score_texts(PROMPTS * 3, CHAINS * 3, tokenizer)
     hook.remove()
     torch.testing.assert_close(small, whole, atol=1e-5, rtol=0)

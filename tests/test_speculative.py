@@ -8,20 +8,20 @@ from test_verification import MULTI, SINGLE, chi_square_p_value
 from tiny import GENERATORS, tiny_generator
 
 from transformers_egrm.export import DECODERS, write_custom_generate
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.drafting_egrm import NgramDrafter, Warp, early_exit
-from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.prefill_egrm import positions_of, prefill
-from transformers_egrm.modeling.rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from transformers_egrm.modeling.sampling_egrm import warped_probs, warped_support
-from transformers_egrm.modeling.speculative_egrm import (
-    DraftSource,
+from transformers_egrm.modeling.draft_generate_egrm import (
     SpeculativeOutput,
     drafter_starter,
     generate,
+    make_plan,
     speculative_sample,
 )
-from transformers_egrm.modeling.trees_egrm import Tree, tree_refusal
+from transformers_egrm.modeling.draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
+from transformers_egrm.modeling.draft_sources_egrm import DraftSource, NgramDrafter, Warp, early_exit
+from transformers_egrm.modeling.draft_tree_egrm import Tree, tree_refusal
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_prefill_egrm import positions_of, prefill
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs, warped_support
+from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "custom_generate" / "speculative"
@@ -120,7 +120,7 @@ def test_a_draft_that_is_the_target_is_always_kept_whole():
 
 
 def exact_law(model, prompt, num_tokens: int, temperature: float, top_p: float) -> torch.Tensor:
-    """[V ** num_tokens] of everything plain sampling may write behind a prompt [T]."""
+    """[V ** num_tokens] of everything plain sampling may write after a prompt [T]."""
     law, contexts = torch.ones(1, dtype=torch.float64), prompt[None]
     size = model.config.vocab_size
     for _ in range(num_tokens):
@@ -170,9 +170,9 @@ def test_texts_drafted_by_early_exit_or_lookup_follow_the_same_law():
 
 
 def test_counting_notices_a_draft_that_is_verified_against_the_wrong_numbers(monkeypatch):
-    from transformers_egrm.modeling import rounds_egrm
+    from transformers_egrm.modeling import draft_loop_egrm
 
-    original = rounds_egrm._drafts_of
+    original = draft_loop_egrm._drafts_of
 
     def shifted(proposal, support, nodes):  # the most common mistake: positions off by one
         drafts = original(proposal, support, nodes)
@@ -180,7 +180,7 @@ def test_counting_notices_a_draft_that_is_verified_against_the_wrong_numbers(mon
             drafts.tokens, drafts.places, drafts.draft_probs.roll(1, 2), drafts.target_probs, drafts.columns
         )
 
-    monkeypatch.setattr(rounds_egrm, "_drafts_of", shifted)
+    monkeypatch.setattr(draft_loop_egrm, "_drafts_of", shifted)
     assert p_value_of_speculation("llama", "sd", 1, rows=4000) < 1e-6
 
 
@@ -368,6 +368,31 @@ def test_lookup_repeats_what_followed_the_longest_recurring_end():
 
 
 # -- front doors -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "num_drafts", "expected"),
+    [
+        (DraftSource(layers=1), 1, ("bv", 1)),
+        (DraftSource(layers=1), 3, ("md_bv_plus", 3)),
+        (DraftSource(layers=1), None, ("md_bv_plus", 4)),
+        (DraftSource(ngram=2), None, ("sd", 1)),
+    ],
+)
+def test_where_no_method_is_named_the_number_of_drafts_chooses_it(source, num_drafts, expected):
+    plan = make_plan(source, None, num_drafts)
+    assert (plan.method, plan.num_drafts) == expected
+    if not source.is_certain:
+        assert SpeculationPlan(num_drafts=plan.num_drafts).method == plan.method
+    # It is an ordinary call of that method: the same plan, and the same texts.
+    assert plan == make_plan(source, expected[0], num_drafts)
+    ids, mask = padded_batch()
+    model = tiny_generator("llama")
+    options = {"do_sample": True, "max_new_tokens": 8, "num_drafts": num_drafts, "attention_mask": mask}
+    by = {"draft_layers": source.layers, "draft_ngram": source.ngram}
+    assert torch.equal(
+        generate(model, ids, **options, **by), generate(model, ids, verification=expected[0], **options, **by)
+    )
 
 
 @pytest.mark.parametrize("name", DECODERS)

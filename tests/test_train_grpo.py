@@ -13,10 +13,10 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.training.components import judge_options, make_judge, make_processor
 from transformers_egrm.training.config import GRPOStageConfig, TrainConfig, read_config
 from transformers_egrm.training.grpo import Grading, key_of, pooled_states, read_key, run_grpo
 from transformers_egrm.training.items import ItemEncoder
-from transformers_egrm.training.judge import judge_options, make_judge, make_processor
 from transformers_egrm.training.rewards import (
     Read,
     format_reward,
@@ -207,7 +207,7 @@ def test_chains_are_scored_as_in_judging(kind: str, monkeypatch: pytest.MonkeyPa
         return decode(self, token_ids, control=control)
 
     monkeypatch.setattr(type(model), "decode_tokens", watch)
-    monkeypatch.setattr("transformers_egrm.modeling.chains_egrm.verdict_of", lambda *args: 3)  # all are candidates
+    monkeypatch.setattr("transformers_egrm.modeling.judge_long_egrm.verdict_of", lambda *args: 3)  # all are candidates
     model.judge(inputs, path="long", selection="scorer", num_chains=6)
     judged = shown.pop()
     grades.score([key_of(0, False)] * 6, drawn)

@@ -12,7 +12,7 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.scorer_egrm import hybrid_loss
+from transformers_egrm.modeling.judge_scorer_egrm import hybrid_loss
 from transformers_egrm.training.candidates import (
     Candidate,
     Group,
@@ -23,9 +23,9 @@ from transformers_egrm.training.candidates import (
     write_groups,
 )
 from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
+from transformers_egrm.training.components import judge_items, make_judge, make_processor
 from transformers_egrm.training.config import read_config
 from transformers_egrm.training.items import ItemEncoder, TrainingItem
-from transformers_egrm.training.judge import batches, make_judge, make_processor
 from transformers_egrm.training.scorer import (
     GroupCollator,
     ScorerTrainee,
@@ -65,11 +65,8 @@ def test_the_scorer_is_trained_on_what_judging_shows_it(kind: str, monkeypatch: 
         return score(self, prompts, texts, states, strict)
 
     monkeypatch.setattr(EGRMRewardModel, "score_candidates", watch)
-    routes = {}
-    for chosen, inputs in batches(model.processor, items, 5):
-        output = model.judge(inputs, seed=3, selection="scorer")
-        routes |= dict(zip(chosen, output["routes"].tolist(), strict=True))
-    assert len(groups) == len(shown) == sum(routes.values()) > 3
+    results = judge_items(model, items, 5, seed=3, selection="scorer")
+    assert len(groups) == len(shown) == sum(result.route == "long" for result in results) > 3
     by_texts = {tuple(texts): (prompts, states) for prompts, texts, states in shown}
     for group in groups:
         prompts, states = by_texts[tuple(c.text for c in group.candidates)]

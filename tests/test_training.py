@@ -15,10 +15,10 @@ from tiny import tiny_generator, tiny_tokenizer
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.training.components import judge_items, make_judge, make_processor, start_generator
 from transformers_egrm.training.config import Schedule, TrainConfig, load_config, read_config, to_dict
 from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import ItemEncoder
-from transformers_egrm.training.judge import batches, make_judge, make_processor, start_generator
 from transformers_egrm.training.routing import RoutedExample, route_examples, summarise
 from transformers_egrm.training.run import Run, check_trackers, last_checkpoint
 from transformers_egrm.training.sft import micro_batches
@@ -67,13 +67,12 @@ def test_the_engine_runs_the_very_prompts_that_were_trained_on():
     processor = EGRMProcessor(tokenizer, rubric="Judge the answer.")
     model, encoder = make_judge(generator, processor, TrainConfig().judge), ItemEncoder(processor)
     item = encoder.encode(EXAMPLE)
-    ((_, inputs),) = batches(processor, [item], 4)
     seen: list[list[int]] = []
     hook = generator.get_input_embeddings().register_forward_hook(
         lambda m, args, out: seen.append(args[0].tolist()[0])
     )
-    model.judge(inputs, path="short")
-    model.judge(inputs, path="long", max_chain_tokens=1, num_chains=1)
+    judge_items(model, [item], 4, path="short")
+    judge_items(model, [item], 4, path="long", max_chain_tokens=1, num_chains=1)
     hook.remove()
     trained = encoder.sequence(item, is_short=True)
     assert trained.input_ids[: trained.completion_mask.index(1)] in seen

@@ -7,10 +7,12 @@ import pytest
 import torch
 from enumeration import Pair, constant_pair, enumerate_law, markov_pair, random_pair
 
-from transformers_egrm.modeling import verification_egrm as v
+from transformers_egrm.modeling import draft_rules_egrm as rules
+from transformers_egrm.modeling import draft_verification_egrm as v
+from transformers_egrm.modeling.draft_nodes_egrm import Debts, Drafts, DraftView, follow, normalize, pick, shortfall
+from transformers_egrm.modeling.engine_random_egrm import uniforms
+from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.random_egrm import uniforms
-from transformers_egrm.modeling.sampling_egrm import warped_probs
 
 
 SINGLE, MULTI = ("sd", "bv", "gbv"), ("spectr", "spectr_gbv", "md_bv", "md_bv_plus")
@@ -86,16 +88,23 @@ def test_every_method_writes_the_targets_own_law_on_a_grid(method, copies, vocab
 def test_drafts_may_change_in_number_and_length_from_round_to_round(method):
     pair = random_pair(2, seed=6)
     assert bias(pair, method, lambda written: 1 + written % 3, 2, 5) < 1e-12
-    # With the draft's probabilities behind its last token a draft may even be shorter than a layer.
+    # With the draft's probabilities after its last token a draft may even be shorter than a debt.
     assert bias(pair, method, 2, lambda written: 1 if written % 2 else 3, 6) < 1e-12
 
 
-def test_a_layer_that_outlives_the_drafts_needs_the_drafts_next_distribution():
-    layers = v.Layers(torch.tensor([[0.3]], dtype=torch.float64), torch.tensor([[2]]), torch.tensor([[1]]))
+def test_a_debt_that_outlives_the_drafts_needs_the_drafts_next_distribution():
+    debts = Debts(torch.tensor([[0.3]], dtype=torch.float64), torch.tensor([[2]]), torch.tensor([[1]]))
     probs = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
-    drafts = v.Drafts.of(torch.zeros(1, 1, 1, dtype=torch.int64), probs[:, :, :1], probs)
+    drafts = Drafts.of(torch.zeros(1, 1, 1, dtype=torch.int64), probs[:, :, :1], probs)
     with pytest.raises(ConfigError, match="2 more tokens"):
-        v.walk(drafts, layers)
+        follow(drafts, debts)
+
+
+def test_a_method_that_is_not_named_follows_from_the_number_of_drafts():
+    assert [v.default_method(count) for count in (1, 2, 5, None)] == ["bv", "md_bv_plus", "md_bv_plus", "md_bv_plus"]
+    assert v.default_method(1, looked_up=True) == v.default_method(None, looked_up=True) == "sd"
+    assert v.rule_of(None, 1) is v.METHODS["bv"]
+    assert v.rule_of(None, 2) is v.METHODS["md_bv_plus"]
 
 
 # -- golden values and identities ---------------------------------------------------------------------------------------------
@@ -181,13 +190,15 @@ def test_a_shared_root_accepts_at_least_what_k_seq_and_greedy_blocks_do_on_one_t
 def test_with_thousands_of_drafts_everything_the_draft_can_write_is_accepted():
     pair = markov_pair(((0.3, 0.3, 0.4),) * 3, ((0.5, 0.3, 0.2),) * 3)
     assert best_expected_length(pair, 2000, 2) == pytest.approx(2.0, abs=1e-3)
-    view = v.walk(one_draft_each(pair, 2), v.Layers.none(9))
-    keeps = v.thinning(v.descend(view, torch.full((9, 1), 2), torch.full((9, 1), 1e-4, dtype=torch.float64)), 2000)
+    view = follow(one_draft_each(pair, 2), Debts.none(9))
+    keeps = rules.thinning(
+        rules.descend(view, torch.full((9, 1), 2), torch.full((9, 1), 1e-4, dtype=torch.float64)), 2000
+    )
     assert bool((keeps >= 0).all())
     assert bool((keeps[..., 0] == 1).all())
 
 
-def one_draft_each(pair: Pair, length: int) -> v.Drafts:
+def one_draft_each(pair: Pair, length: int) -> Drafts:
     """All V ** L drafts from the empty context, one row each."""
     size = pair.vocab_size
     paths = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, 1, length)
@@ -196,7 +207,7 @@ def one_draft_each(pair: Pair, length: int) -> v.Drafts:
         draft.append(pair.draft(node)[at])
         target.append(pair.target(node)[at])
         at = at * size + (paths[:, 0, node] if node < length else 0)
-    return v.Drafts.of(paths, torch.stack(draft, 1)[:, None], torch.stack(target, 1)[:, None])
+    return Drafts.of(paths, torch.stack(draft, 1)[:, None], torch.stack(target, 1)[:, None])
 
 
 @pytest.mark.parametrize("pair", [MARKOV, random_pair(3, seed=13, zeros=0.3)])
@@ -205,10 +216,10 @@ def test_clocks_are_uniform_whatever_the_drafts_say(pair, greedy):
     drafts = one_draft_each(pair, 2)
     path_probs = drafts.draft_probs[:, 0, :2].gather(-1, drafts.tokens[:, 0, :, None])[..., 0].prod(-1)
     likely = path_probs > 0
-    drafts = v.Drafts.of(drafts.tokens[likely], drafts.draft_probs[likely], drafts.target_probs[likely])
-    view = v.walk(drafts, v.Layers.none(int(likely.sum())))
-    weights = v.block_weights(view, drafts.places)
-    tests = (v.greedy_block_tests(view) if greedy else v.block_tests(view, weights))[:, 0]
+    drafts = Drafts.of(drafts.tokens[likely], drafts.draft_probs[likely], drafts.target_probs[likely])
+    view = follow(drafts, Debts.none(int(likely.sum())))
+    weights = rules.block_weights(view, drafts.places)
+    tests = (rules.greedy_block_tests(view) if greedy else rules.block_tests(view, weights))[:, 0]
     later = torch.nn.functional.pad((1 - tests).flip(-1).cumprod(-1).flip(-1), (0, 1), value=1.0)
     stop_probs = path_probs[likely, None] * torch.nn.functional.pad(tests, (1, 0), value=1.0) * later
     at = torch.linspace(0.01, 0.99, 33, dtype=torch.float64)
@@ -216,21 +227,21 @@ def test_clocks_are_uniform_whatever_the_drafts_say(pair, greedy):
     for stop in range(3):
         nodes = torch.full((len(tests), 1), stop)
         if greedy:
-            lower, upper = (bound[:, 0, stop, None] for bound in v.greedy_clock_bounds(view))
+            lower, upper = (bound[:, 0, stop, None] for bound in rules.greedy_clock_bounds(view))
             ends = torch.cat([lower, upper], 1)
             # The clock at the root rises with the clock at the stop: invert it on a grid fine enough for its kinks.
             fine = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * torch.linspace(0, 1, 4001, dtype=torch.float64)
-            wide = v.Walk(*(getattr(view, name).expand(-1, 4001, *[-1] * (getattr(view, name).ndim - 2))
-                            for name in ("draft", "target", "given_target", "log_ratios", "layer_log_ratios")))  # fmt: skip
-            clocks = v.descend(wide, nodes.expand(-1, 4001), fine)[..., 0]
+            wide = DraftView(*(getattr(view, name).expand(-1, 4001, *[-1] * (getattr(view, name).ndim - 2))
+                            for name in ("draft", "target", "given_target", "log_ratios", "debt_log_ratios")))  # fmt: skip
+            clocks = rules.descend(wide, nodes.expand(-1, 4001), fine)[..., 0]
             shares = (clocks[..., None] <= at).double().mean(1)
         else:
-            law = v.block_residual(view.each(nodes), weights[:, :, stop])[:, 0]
+            law = rules.block_residual(view.each(nodes), weights[:, :, stop])[:, 0]
             shares = torch.zeros(len(tests), len(at), dtype=torch.float64)
             for token in range(pair.vocab_size):
                 node = view.each(nodes)
-                lower, upper = v.block_clock_bounds(
-                    node, v.log_minima(view)[:, :, stop], torch.full_like(nodes, token)
+                lower, upper = rules.block_clock_bounds(
+                    node, rules.log_minima(view)[:, :, stop], torch.full_like(nodes, token)
                 )
                 share = ((at - lower) / (upper - lower).clamp_min(1e-300)).clamp(0, 1)
                 shares += torch.where(law[:, token, None] > 0, law[:, token, None] * share, 0.0)
@@ -242,25 +253,25 @@ def test_clocks_are_uniform_whatever_the_drafts_say(pair, greedy):
 # -- negative controls ----------------------------------------------------------------------------------------------------
 
 
-def test_greedy_blocks_without_their_layers_are_biased():
-    assert bias(CONSTANT, "gbv", 1, 2, 3, forget_layers=True) > 3e-2
-    assert bias(CONSTANT, "spectr_gbv", 2, 2, 3, forget_layers=True) > 1e-2
-    assert bias(CONSTANT, "spectr_gbv", 3, 2, 3, forget_layers=True) > 3e-3
+def test_greedy_blocks_that_forget_their_debts_are_biased():
+    assert bias(CONSTANT, "gbv", 1, 2, 3, forget_debts=True) > 3e-2
+    assert bias(CONSTANT, "spectr_gbv", 2, 2, 3, forget_debts=True) > 1e-2
+    assert bias(CONSTANT, "spectr_gbv", 3, 2, 3, forget_debts=True) > 3e-3
 
 
-def test_layers_in_the_wrong_order_are_biased():
-    assert bias(MARKOV, "gbv", 1, 3, 4, reverse_layers=True) > 1e-4
-    assert bias(MARKOV, "spectr_gbv", 2, 3, 4, reverse_layers=True) > 1e-4
+def test_debts_in_the_wrong_order_are_biased():
+    assert bias(MARKOV, "gbv", 1, 3, 4, reverse_debts=True) > 1e-4
+    assert bias(MARKOV, "spectr_gbv", 2, 3, 4, reverse_debts=True) > 1e-4
 
 
 def test_a_residual_with_the_exponent_inside_is_biased(monkeypatch):
     def wrong(node, copies):
-        covered = 1 - v.shortfall(node.target, node.draft, node.log_ratios)
-        left = v.normalize(node.target * (1 - covered**copies), node.target)
+        covered = 1 - shortfall(node.target, node.draft, node.log_ratios)
+        left = normalize(node.target * (1 - covered**copies), node.target)
         return torch.where(node.is_last[..., None], node.target, left)
 
     assert bias(MARKOV, "spectr_gbv", 2, 2, 3) < 1e-12
-    monkeypatch.setattr(v, "greedy_block_residual", wrong)
+    monkeypatch.setattr(rules, "greedy_block_residual", wrong)
     assert bias(MARKOV, "spectr_gbv", 1, 2, 3) < 1e-12  # the same for one draft
     assert bias(MARKOV, "spectr_gbv", 2, 2, 3) > 1e-3
 
@@ -269,14 +280,14 @@ def test_a_residual_with_the_exponent_inside_is_biased(monkeypatch):
 def test_the_longest_of_several_independent_verifications_is_biased(method):
     pair, copies, length = MARKOV, 3, 2
     drafts = one_draft_each(pair, length)
-    view = v.walk(drafts, v.Layers.none(9))
-    weights = v.block_weights(view, drafts.places)
+    view = follow(drafts, Debts.none(9))
+    weights = rules.block_weights(view, drafts.places)
     path_probs = drafts.draft_probs[:, 0, :length].gather(-1, drafts.tokens[:, 0, :, None])[..., 0].prod(-1)
     if method == "sd":
-        reach = torch.nn.functional.pad(v.token_tests(view, drafts.places)[:, 0].cumprod(-1), (1, 0), value=1.0)
+        reach = torch.nn.functional.pad(rules.token_tests(view, drafts.places)[:, 0].cumprod(-1), (1, 0), value=1.0)
         stop_probs = reach - torch.nn.functional.pad(reach[:, 1:], (0, 1))
     else:
-        tests = v.block_tests(view, weights)[:, 0]
+        tests = rules.block_tests(view, weights)[:, 0]
         later = torch.nn.functional.pad((1 - tests).flip(-1).cumprod(-1).flip(-1), (0, 1), value=1.0)
         stop_probs = torch.nn.functional.pad(tests, (1, 0), value=1.0) * later
     mass = (path_probs[:, None] * stop_probs).sum(0)
@@ -287,9 +298,9 @@ def test_the_longest_of_several_independent_verifications_is_biased(method):
         for stop in range(length + 1):
             nodes = torch.full((9, 1), stop)
             law = (
-                v.token_residual(view.each(nodes))
+                rules.token_residual(view.each(nodes))
                 if method == "sd"
-                else v.block_residual(view.each(nodes), weights[:, :, stop])
+                else rules.block_residual(view.each(nodes), weights[:, :, stop])
             )[:, 0]
             share = path_probs * stop_probs[:, stop] * chosen[stop] / mass[stop]
             if stop == 0:
@@ -335,13 +346,13 @@ def numbers(rows: int, drafts: int, length: int, seed: int, step: int, first_row
 
 
 def write(method: str, pair: Pair, copies: int, length: int, num_tokens: int, rows: int, seed: int = 0):
-    """Contexts of `num_tokens` tokens that rounds wrote, row by row, and the layers' greatest number."""
+    """Contexts of `num_tokens` tokens that rounds wrote, row by row, and the debts' greatest number."""
     size = pair.vocab_size
     tables = range(num_tokens + length + 1)
     starts = torch.tensor([0, *(size**n for n in tables)]).cumsum(0)
     draft, target = (torch.cat([table(n) for n in tables]) for table in (pair.draft, pair.target))
     contexts, written = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
-    layers, step, most = v.Layers.none(rows), 0, 0
+    debts, step, most = Debts.none(rows), 0, 0
     result = torch.zeros(rows, dtype=torch.int64)
     alive = torch.arange(rows)
     while len(alive):
@@ -353,17 +364,17 @@ def write(method: str, pair: Pair, copies: int, length: int, num_tokens: int, ro
             p.append(draft[starts[n + node] + at])
             q.append(target[starts[n + node] + at])
             if node < length:
-                drawn = v.pick(p[-1].flatten(0, 1), draws[..., node].flatten()).view_as(at)
+                drawn = pick(p[-1].flatten(0, 1), draws[..., node].flatten()).view_as(at)
                 tokens.append(drawn)
                 at = at * size + drawn
-        drafts = v.Drafts.of(torch.stack(tokens, 2), torch.stack(p[:length], 2), torch.stack(q, 2))
+        drafts = Drafts.of(torch.stack(tokens, 2), torch.stack(p[:length], 2), torch.stack(q, 2))
         numbered = numbers(rows, copies, length, seed, step)
         numbered = v.Uniforms(
             numbered.tests[alive], numbered.clocks[alive], numbered.thinning[alive], numbered.next_tokens[alive]
         )
-        done = v.verify(method, drafts, layers, numbered)
-        layers, step = done.layers, step + 1
-        most = max(most, layers.remaining.shape[1])
+        done = v.verify(method, drafts, debts, numbered)
+        debts, step = done.debts, step + 1
+        most = max(most, debts.remaining.shape[1])
         winning = drafts.tokens[torch.arange(len(alive)), done.winners]
         for node in range(length + 1):
             token = torch.where(done.accepted == node, done.next_tokens, winning[:, min(node, length - 1)])
@@ -372,7 +383,7 @@ def write(method: str, pair: Pair, copies: int, length: int, num_tokens: int, ro
             written[alive] += writes
         going = written[alive] < num_tokens
         result[alive[~going]] = contexts[alive[~going]]
-        alive, layers = alive[going], layers.select(going)
+        alive, debts = alive[going], debts.select(going)
     return result, most
 
 
@@ -393,13 +404,13 @@ def chi_square_p_value(counts: torch.Tensor, law: torch.Tensor) -> float:
 @pytest.mark.parametrize(("method", "copies"), [*((m, 1) for m in SINGLE), *((m, 3) for m in MULTI)])
 @pytest.mark.parametrize("pair", [MARKOV, random_pair(3, seed=14, zeros=0.35)], ids=["markov", "zeros"])
 def test_batches_write_the_targets_law(method, copies, pair):
-    written, layers = write(method, pair, copies, length=3, num_tokens=4, rows=60_000)
+    written, most = write(method, pair, copies, length=3, num_tokens=4, rows=60_000)
     assert chi_square_p_value(torch.bincount(written, minlength=81), pair.law(4)) > 1e-3
-    assert (layers > 1) is (method in ("gbv", "spectr_gbv"))
+    assert (most > 1) is (method in ("gbv", "spectr_gbv"))
 
 
-def test_counting_would_notice_forgotten_layers(monkeypatch):
-    monkeypatch.setattr(v, "next_layers", lambda layers, *_: v.Layers.none(layers.remaining.shape[0]))
+def test_counting_would_notice_forgotten_debts(monkeypatch):
+    monkeypatch.setattr(v, "next_debts", lambda debts, *_: Debts.none(debts.remaining.shape[0]))
     written, _ = write("gbv", MARKOV, 1, length=3, num_tokens=4, rows=60_000)
     assert chi_square_p_value(torch.bincount(written, minlength=81), MARKOV.law(4)) < 1e-9
 
@@ -417,29 +428,29 @@ def test_a_row_is_verified_alike_alone_and_among_others(method, copies):
     p, q = p.clone(), q.clone()
     p[:, :, 0], q[:, :, 0] = p[:, :1, 0], q[:, :1, 0]
     tokens = torch.randint(6, (rows, copies, length), generator=generator)
-    layers = v.Layers.none(rows)
-    if v.METHODS[method].carries_layers:  # rows owe between none and two layers
-        layers = v.Layers(
+    debts = Debts.none(rows)
+    if v.METHODS[method].leaves_debts:  # rows owe between none and two debts
+        debts = Debts(
             torch.randn(rows, 2, generator=generator, dtype=torch.float64),
             torch.tensor([[0, 0], [2, 3], [0, 1], [3, 0], [0, 0], [1, 1], [0, 3]]),
             torch.full((rows, 2), copies),
         ).compact()
     numbered = numbers(rows, copies, length, seed=3, step=0)
-    together = v.verify(method, v.Drafts.of(tokens, p, q), layers, numbered)
+    together = v.verify(method, Drafts.of(tokens, p, q), debts, numbered)
     for row in range(rows):
         one = slice(row, row + 1)
         alone = v.verify(
             method,
-            v.Drafts.of(tokens[one], p[one], q[one]),
-            layers.select(torch.tensor([row])).compact(),
+            Drafts.of(tokens[one], p[one], q[one]),
+            debts.select(torch.tensor([row])).compact(),
             v.Uniforms(numbered.tests[one], numbered.clocks[one], numbered.thinning[one], numbered.next_tokens[one]),
         )
         assert (int(alone.winners), int(alone.accepted), int(alone.next_tokens)) == (
             int(together.winners[row]), int(together.accepted[row]), int(together.next_tokens[row]),
         )  # fmt: skip
-        own = together.layers.select(torch.tensor([row])).compact()
-        assert torch.equal(alone.layers.remaining, own.remaining)
-        assert torch.allclose(alone.layers.log_ratios, own.log_ratios, atol=1e-12)
+        own = together.debts.select(torch.tensor([row])).compact()
+        assert torch.equal(alone.debts.remaining, own.remaining)
+        assert torch.allclose(alone.debts.log_ratios, own.log_ratios, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", [*SINGLE, *MULTI])
@@ -453,7 +464,7 @@ def test_a_greedy_target_keeps_exactly_the_longest_draft_that_agrees_with_it(met
     p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).expand(rows, copies, length, 3)
     tokens = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), rows * copies * length, True, generator=generator)
     tokens = tokens.view(rows, copies, length)
-    done = v.verify(method, v.Drafts.of(tokens, p, q), v.Layers.none(rows), numbers(rows, copies, length, 0, 0))
+    done = v.verify(method, Drafts.of(tokens, p, q), Debts.none(rows), numbers(rows, copies, length, 0, 0))
     matches = (tokens == best[:, None, :length]).long().cumprod(-1).sum(-1)
     assert torch.equal(done.accepted, matches.amax(1))
     assert torch.equal(done.next_tokens, best.gather(1, done.accepted[:, None])[:, 0])
@@ -468,10 +479,10 @@ def test_columns_may_be_a_part_of_the_vocabulary():
     p, q = probs[:, :, :3], probs.flip(-1)
     tokens = torch.randint(6, (30, 2, 3), generator=generator)
     numbered = numbers(30, 2, 3, 1, 0)
-    whole = v.verify("spectr_gbv", v.Drafts.of(tokens, p, q), v.Layers.none(30), numbered)
+    whole = v.verify("spectr_gbv", Drafts.of(tokens, p, q), Debts.none(30), numbered)
     columns = torch.tensor([11, 14, 20, 21, 30, 99]).expand(30, 2, 4, 6)
-    named = v.Drafts(columns[0, 0, 0][tokens], tokens, p, q, columns)
-    part = v.verify("spectr_gbv", named, v.Layers.none(30), numbered)
+    named = Drafts(columns[0, 0, 0][tokens], tokens, p, q, columns)
+    part = v.verify("spectr_gbv", named, Debts.none(30), numbered)
     assert torch.equal(part.next_tokens, columns[0, 0, 0][whole.next_tokens])
     assert torch.equal(part.accepted, whole.accepted)
 
@@ -487,8 +498,8 @@ def test_rounding_of_probabilities_moves_tests_by_rounding_only():
     tokens = torch.multinomial(exact[0][:, :, :6].flatten(0, 2), 1, generator=generator).view(8, 3, 6)
     tests = []
     for p, q in (exact, rounded):
-        drafts = v.Drafts.of(tokens, p[:, :, :6], q)
-        tests.append(v.greedy_block_tests(v.walk(drafts, v.Layers.none(8))))
+        drafts = Drafts.of(tokens, p[:, :, :6], q)
+        tests.append(rules.greedy_block_tests(follow(drafts, Debts.none(8))))
     assert (tests[0] - tests[1]).abs().max() < 1e-5
 
 
@@ -502,10 +513,10 @@ def test_large_vocabularies_and_tiny_probabilities_stay_finite(method, copies):
     q /= q.sum(-1, keepdim=True)
     tokens = torch.randint(1, size, (2, copies, length), generator=generator)
     tokens[0, 0] = 0
-    done = v.verify(method, v.Drafts.of(tokens, p, q), v.Layers.none(2), numbers(2, copies, length, 0, 0))
+    done = v.verify(method, Drafts.of(tokens, p, q), Debts.none(2), numbers(2, copies, length, 0, 0))
     assert bool((done.accepted >= 0).all())
     assert bool((done.next_tokens > 0).all())
-    assert not bool(done.layers.log_ratios.isnan().any())
+    assert not bool(done.debts.log_ratios.isnan().any())
 
 
 def test_drafts_that_are_far_less_probable_than_float_can_say_are_still_verified():
@@ -515,8 +526,8 @@ def test_drafts_that_are_far_less_probable_than_float_can_say_are_still_verified
     half = torch.ones(size, dtype=torch.float64)
     half[0] = 0.5
     target = even * half / (even * half).sum(-1, keepdim=True)
-    view = v.walk(v.Drafts.of(tokens, even[:, :, :length], target), v.Layers.none(1))
-    assert v.greedy_block_tests(view)[0, 0, -1] == pytest.approx((0.5 * size / (size - 0.5)) ** length, rel=1e-9)
+    view = follow(Drafts.of(tokens, even[:, :, :length], target), Debts.none(1))
+    assert rules.greedy_block_tests(view)[0, 0, -1] == pytest.approx((0.5 * size / (size - 0.5)) ** length, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -527,9 +538,9 @@ def test_methods_that_do_not_fit_are_refused(method, copies, message):
         v.rule_of(method, copies)
 
 
-def test_methods_without_layers_refuse_those_of_another_method():
-    layers = v.Layers(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.int64), torch.ones(1, 1))
+def test_methods_that_leave_no_debts_refuse_those_of_another_method():
+    debts = Debts(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.int64), torch.ones(1, 1))
     probs = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
-    drafts = v.Drafts.of(torch.zeros(1, 1, 1, dtype=torch.int64), probs[:, :, :1], probs)
-    with pytest.raises(ConfigError, match="layers"):
-        v.verify("bv", drafts, layers, numbers(1, 1, 1, 0, 0))
+    drafts = Drafts.of(torch.zeros(1, 1, 1, dtype=torch.int64), probs[:, :, :1], probs)
+    with pytest.raises(ConfigError, match="debts"):
+        v.verify("bv", drafts, debts, numbers(1, 1, 1, 0, 0))

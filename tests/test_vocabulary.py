@@ -5,12 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformers_egrm.modeling.engine_sampling_egrm import draw, warped_probs
+from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.sampling_egrm import draw, warped_probs
-from transformers_egrm.modeling.vocabulary_egrm import OpenVocabulary, VerdictTrie
 
 
+CPU = torch.device("cpu")
 SPLIT = [tuple(100 + int(digit) for digit in str(score)) for score in range(11)]  # "10" is 1 and 0
+CPU = torch.device("cpu")
 WHOLE = [(200 + score,) for score in range(11)]  # "10" is a token of its own
 STOPS = (4, 9)
 
@@ -57,10 +59,17 @@ def test_tokens_that_choose_nothing_are_not_drawn():
     trie = VerdictTrie([(10, 11, 12), (10, 13, 14), (15, 16)], STOPS)
     assert (trie.max_steps, trie.paths) == (2, [(), (10,)])
     assert trie.columns.tolist() == [10, 11, 13, 15]
-    walk = trie.walk(1)
-    _, ended = walk.advance(torch.tensor([3]), torch.tensor([0]), 0)
+    walk = trie.walk(1, CPU)
+    token, ended = walk.advance(torch.tensor([3]), torch.tensor([0]), 0)
     assert ended.item()
-    assert walk.verdicts.item() == 2
+    assert trie.verdicts_of(token[:, None]).tolist() == [2]
+    assert trie.verdicts_of(torch.tensor([[10, 13], [10, 15], [10, 0], [7, 7], [15, 0]])).tolist() == [
+        1,
+        -1,
+        -1,
+        -1,
+        2,
+    ]
 
 
 def test_split_digits_make_two_states_and_whole_numbers_one():
@@ -74,8 +83,9 @@ def test_split_digits_make_two_states_and_whole_numbers_one():
     assert split.next_state[1, :3].tolist() == [2 + 1, 2 + 1, 2 + 10]
 
 
-def test_a_walk_reads_the_verdict_off_its_state():
-    walk = VerdictTrie(SPLIT, STOPS).walk(4)
+def test_the_tokens_of_a_walk_tell_its_verdict():
+    trie = VerdictTrie(SPLIT, STOPS)
+    walk = trie.walk(4, CPU)
     rows, columns = torch.arange(4), walk.columns.tolist()
 
     def feed(*tokens: int, step: int) -> list[bool]:
@@ -84,12 +94,11 @@ def test_a_walk_reads_the_verdict_off_its_state():
         return ended.tolist()
 
     assert feed(107, 101, 101, 101, step=0) == [True, False, False, False]
-    assert walk.verdicts.tolist()[0] == 7
-    assert int(walk.verdicts[1]) < 0
+    assert trie.verdicts_of(torch.tensor([[107, 0], [101, 0]])).tolist() == [7, -1]
     allowed = walk.restrict(torch.zeros(4, len(columns)), rows) > -torch.inf
     assert allowed[1:].sum(-1).tolist() == [3, 3, 3]
     assert feed(105, 100, 4, 9, step=1) == [True, True, True, True]  # the first one is over, whatever it is fed
-    assert walk.verdicts.tolist() == [7, 10, 1, 1]
+    assert trie.verdicts_of(torch.tensor([[107, 105], [101, 100], [101, 4], [101, 9]])).tolist() == [7, 10, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +133,8 @@ def test_sampled_walks_have_the_exact_distribution_in_the_long_run(sequences):
     trie, count = VerdictTrie(sequences, STOPS), 20_000
     logits = node_logits(trie, 1)
     for temperature, top_p in ((0.6, 0.95), (1.0, 1.0)):
-        walk, rows = trie.walk(count), torch.arange(count)
-        ended = torch.zeros(count, dtype=torch.bool)
+        walk, rows = trie.walk(count, CPU), torch.arange(count)
+        tokens, ended = [], torch.zeros(count, dtype=torch.bool)
         generator = torch.Generator().manual_seed(0)
         for step in range(trie.max_steps):
             here = logits[0][walk.states.clamp_max(trie.num_states - 1)]
@@ -134,9 +143,10 @@ def test_sampled_walks_have_the_exact_distribution_in_the_long_run(sequences):
             parts = zip(walk.restrict(here, rows).split(1000), uniform.split(1000), strict=True)
             drawn = torch.cat([draw(logs, f64(temperature).expand(len(u)), f64(top_p).expand(len(u)), u)
                                for logs, u in parts])  # fmt: skip
-            _, ended = walk.advance(drawn, rows, step)
+            token, ended = walk.advance(drawn, rows, step)
+            tokens.append(token)
         assert bool(ended.all())
-        seen = torch.bincount(walk.verdicts, minlength=len(sequences)).double()
+        seen = torch.bincount(trie.verdicts_of(torch.stack(tokens, 1)), minlength=len(sequences)).double()
         expected = trie.verdict_probs(logits, f64(temperature), f64(top_p))[0, 0] * count
         assert seen[expected == 0].sum() == 0
         likely = expected > 5
@@ -157,7 +167,7 @@ def test_ladders_and_prompts_do_not_mix_in_the_exact_distribution():
 
 
 def test_a_walk_repeats_first_logits_for_every_branch_of_a_prompt():
-    walk = VerdictTrie(WHOLE, STOPS).walk(6)
+    walk = VerdictTrie(WHOLE, STOPS).walk(6, CPU)
     logits = torch.arange(22.0).view(2, 11)
     limited = walk.restrict(logits, torch.arange(6))
     assert torch.equal(limited, logits.repeat_interleave(3, 0))
@@ -184,11 +194,11 @@ def test_a_thousand_verdicts_are_listed_exactly():
 
 
 def test_a_stop_token_ends_a_branch_and_a_line_break_only_behind_the_first_token():
-    vocabulary = OpenVocabulary((4,), (4, 30))
+    vocabulary = OpenVocabulary((4,), (4, 30)).walk(3, CPU)
     drawn = torch.tensor([4, 30, 7])
     rows = torch.arange(3)
     assert vocabulary.advance(drawn, rows, 0)[1].tolist() == [True, False, False]
     assert vocabulary.advance(drawn, rows, 1)[1].tolist() == [True, True, False]
-    assert OpenVocabulary(()).advance(drawn, rows, 0)[1].tolist() == [False] * 3
+    assert OpenVocabulary(()).walk(3, CPU).advance(drawn, rows, 0)[1].tolist() == [False] * 3
     logits = torch.zeros(1, 5)
     assert vocabulary.restrict(logits, rows) is logits

@@ -3,11 +3,7 @@
 import importlib
 from types import ModuleType
 
-from transformers_egrm.modeling.errors_egrm import EGRMError
-
-
-class MissingExtraError(EGRMError, ImportError):
-    """An optional library is not installed."""
+from transformers_egrm.modeling.errors_egrm import MissingExtraError
 
 
 def import_extra(name: str, extra: str) -> ModuleType:
@@ -29,4 +25,4 @@ def import_extra(name: str, extra: str) -> ModuleType:
         ) from error
 
 
-__all__ = ["MissingExtraError", "import_extra"]
+__all__ = ["import_extra"]

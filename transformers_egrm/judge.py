@@ -1,25 +1,16 @@
 """`RewardJudge`: any number of records in, one result each, in order, with full batches and flat memory."""
 
 import math
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.probes_egrm import LongItems
-from transformers_egrm.modeling.results_egrm import (
-    Entry,
-    JudgeResult,
-    encode_record,
-    judge_entries,
-    raise_if_programs,
-    results_of,
-)
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +26,11 @@ class Ranking:
 class RewardJudge:
     """Judges records in full batches, whatever order and length they come in.
 
-    Records are read into a bounded reorder window, sorted by length and probed together; those whose probes disagree
-    wait in a pool until a full batch of them can think. Results leave in input order, so a record waits for its
-    predecessors, and nothing waits longer than the window. Memory depends on window and batch size, not on the length
-    of the stream. A result depends on neither: it is a function of record, options and seed.
+    Records are read into a bounded reorder window and judged by a `Scheduler`: those of one question or of similar length are
+    probed together, and those whose probes disagree wait in a pool until a full batch of them can think. Results leave in
+    input order, so a record waits for its predecessors, and nothing waits longer than the window. Memory depends on window
+    and batch size, not on the length of the stream. A result depends on neither: it is a function of record, options and
+    seed.
 
     Args:
         model: An `EGRMRewardModel`.
@@ -49,6 +41,7 @@ class RewardJudge:
         space: Verdict space, as `EGRMProcessor.task` takes it; by default the processor's own.
         rubric: Rubric, likewise.
         return_rationale: Whether results carry the text of the chosen candidate.
+        explain: Whether results carry an account of how they came about.
         progress: Whether to show a progress bar on standard error.
         **options: Fields of `JudgeOptions` (`seed`, `num_chains`, `timeout_s`, `strict`, ...).
 
@@ -73,6 +66,7 @@ class RewardJudge:
         space: Any = None,
         rubric: str | None = None,
         return_rationale: bool = False,
+        explain: bool = False,
         progress: bool = False,
         **options: Any,
     ) -> None:
@@ -89,9 +83,9 @@ class RewardJudge:
         self.space = space
         self.rubric = rubric
         self.return_rationale = return_rationale
+        self.explain = explain
         self.progress = progress
         self.options = options
-        self.seed = options.get("seed", JudgeOptions.seed)
         self._check(space)
 
     def __call__(self, records: Iterable[object], *, space: Any = None) -> list[JudgeResult]:
@@ -166,17 +160,6 @@ class RewardJudge:
         return self.processor.task(space, self.rubric).space.kind
 
 
-class _Slot:
-    # One record in flight.
-    __slots__ = ("entry", "long_item", "result", "seconds_left")
-
-    def __init__(self, read: Entry | JudgeResult) -> None:
-        self.entry: Any = read  # only ever looked at while there is no result
-        self.result = read if isinstance(read, JudgeResult) else None
-        self.long_item: Any = None
-        self.seconds_left = math.inf
-
-
 class JudgeStream(Iterator[JudgeResult]):
     """Results of one stream of records, in input order. Made by `RewardJudge.stream`.
 
@@ -187,16 +170,16 @@ class JudgeStream(Iterator[JudgeResult]):
     def __init__(self, judge: RewardJudge, records: Iterable[object], space: Any, *, grouped: bool) -> None:
         self.counts: Counter[str] = Counter()
         self._judge = judge
-        self._encoding = {"space": space, "rubric": judge.rubric}
-        self._task = judge.processor.task(**self._encoding)
-        self._grouped = grouped
+        self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
+        self._scheduler = Scheduler(
+            judge.model, judge.processor, batch_size=judge.batch_size, return_texts=judge.return_rationale,
+            explain=judge.explain, **judge.options,
+        )  # fmt: skip
         self._source = iter(records)
         self._exhausted = False
         self._failure: Exception | None = None
-        self._in_flight: deque[_Slot] = deque()  # in input order, at most the reorder window
-        self._waiting: list[_Slot] = []  # to be probed
-        self._pool: list[_Slot] = []  # probed, to be thought about
-        self._alone: deque[_Slot] = deque()  # from a batch that failed
+        self._in_flight: deque[int] = deque()  # tickets in input order, at most the reorder window
+        self._results: dict[int, JudgeResult] = {}
         total = len(records) if isinstance(records, Sized) else None
         self._bar = tqdm(total=total, unit="record", disable=not judge.progress)
 
@@ -206,13 +189,16 @@ class JudgeStream(Iterator[JudgeResult]):
             if not self._in_flight:
                 self._bar.close()
                 raise self._failure or StopIteration
-            result = self._in_flight[0].result
-            if result is not None:
+            self._results.update(self._scheduler.take())
+            oldest = self._in_flight[0]
+            if oldest in self._results:
                 self._in_flight.popleft()
+                result = self._results.pop(oldest)
                 self.counts[result.status] += 1
                 self._bar.update()
                 return result
-            self._work()
+            # Nothing more can be read before the oldest record is done: the window is full, or the stream at its end.
+            self._scheduler.step(flush=self._exhausted, urgent=oldest)
 
     def _read_ahead(self) -> None:
         while not self._exhausted and len(self._in_flight) < self._judge.reorder_window:
@@ -225,78 +211,7 @@ class JudgeStream(Iterator[JudgeResult]):
                 # What was read before is not lost with it: it is judged and delivered first.
                 self._exhausted, self._failure = True, error
                 return
-            slot = _Slot(encode_record(self._judge.processor, record, **self._encoding))
-            self._in_flight.append(slot)
-            if slot.result is None:
-                self._waiting.append(slot)
-
-    def _work(self) -> None:
-        # Called when nothing can be read before the oldest record is done: the window is full, or the stream at its end.
-        full = self._judge.batch_size
-        if self._alone:
-            self._judge_alone()
-        elif len(self._pool) >= full:
-            self._deliberate(self._pool[:full])
-        elif len(self._waiting) >= full:
-            self._probe(self._nearest_in_length(full))
-        elif self._waiting and (self._exhausted or self._waiting[0] is self._in_flight[0]):
-            self._probe(self._waiting)
-        else:
-            # Only the pool holds the others up: it thinks now, in however small a batch.
-            self._deliberate(self._pool)
-
-    def _nearest_in_length(self, count: int) -> list[_Slot]:
-        # Sorted by length, the run of `count` that the oldest record belongs to.
-        ranked = sorted(self._waiting, key=lambda slot: slot.entry.num_tokens)
-        first = ranked.index(self._waiting[0]) // count * count
-        return ranked[min(first, len(ranked) - count) :][:count]
-
-    def _probe(self, slots: list[_Slot]) -> None:
-        judge, entries = self._judge, [slot.entry for slot in slots]
-        groups = [0] * len(slots) if self._grouped else None
-        try:
-            inputs = judge.processor.collate([entry.item for entry in entries], self._task, groups)
-            stage = judge.model.probe(inputs, **judge.options)
-            results = results_of(entries, stage.output, judge.seed)
-        except Exception as error:
-            raise_if_programs(error)
-            self._alone.extend(slots)
-        else:
-            undecided = dict(zip(stage.long_index, stage.long_items(), strict=True))
-            for row, slot in enumerate(slots):
-                if row in undecided:
-                    slot.long_item = undecided[row]
-                    # Waiting for a full batch is no computing: the clock stops.
-                    slot.seconds_left = slot.long_item.deadline - time.monotonic()
-                    self._pool.append(slot)
-                else:
-                    slot.result = results[row]
-        probed = set(slots)
-        self._waiting = [slot for slot in self._waiting if slot not in probed]
-
-    def _deliberate(self, slots: list[_Slot]) -> None:
-        judge, now = self._judge, time.monotonic()
-        try:
-            items = LongItems(replace(slot.long_item, deadline=now + slot.seconds_left) for slot in slots)
-            output = judge.model.deliberate(items, return_texts=judge.return_rationale, **judge.options)
-            results = results_of([slot.entry for slot in slots], output, judge.seed)
-        except Exception as error:
-            raise_if_programs(error)
-            self._alone.extend(slots)
-        else:
-            for slot, result in zip(slots, results, strict=True):
-                slot.result = result
-        for slot in slots:
-            slot.long_item = None  # frees its prefix
-        self._pool = self._pool[len(slots) :]
-
-    def _judge_alone(self) -> None:
-        # Back in the loop, the failed batch's tensors are free, which a retry for lack of memory needs.
-        judge, slot = self._judge, self._alone[0]
-        (slot.result,) = judge_entries(
-            judge.model, judge.processor, [slot.entry], return_texts=judge.return_rationale, **judge.options
-        )
-        self._alone.popleft()
+            self._in_flight.append(self._scheduler.submit(record, **self._encoding))
 
 
 __all__ = ["JudgeResult", "JudgeStream", "Ranking", "RewardJudge"]

@@ -1,12 +1,11 @@
 """The command line: `egrm build | score | compare | rank | card | train | bench`.
 
-Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2.
+Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2. The
+script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and `--version` without this package.
 """
 
 import sys
 from collections.abc import Sequence
-
-import typer
 
 from transformers_egrm.cli.bench import app as bench_app
 from transformers_egrm.cli.build import EXAMPLES as build_examples
@@ -22,14 +21,10 @@ from transformers_egrm.cli.score import score
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.cli.train import app as train_app
 from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm_cli import new_program
 
 
-app = typer.Typer(
-    help="Judge answers with an efficient generative reward model: short verdicts where they agree, thought where not.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+app = new_program()
 for _command, _examples in (
     (build, build_examples),
     (score, score_examples),
@@ -48,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Args:
-        arguments: Words behind the program's name, by default those of this process.
+        arguments: Words after the program's name, by default those of this process.
 
     Raises:
         SystemExit: Always; its code is 0 on success.

@@ -1,8 +1,7 @@
 """`egrm build`: a checkpoint from a generator and, optionally, an encoder that scores chains."""
 
 import json
-import os
-import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,9 +9,11 @@ import typer
 from rich.table import Table
 
 from transformers_egrm.cli.judging import rubric_text
-from transformers_egrm.cli.loading import ModelError, load_encoder, load_generator
-from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, as_config_fields, with_judge_options
+from transformers_egrm.cli.loading import load_encoder, load_generator
+from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, with_judge_options, with_options
 from transformers_egrm.cli.summary import message_console
+from transformers_egrm.data.files import replacing
+from transformers_egrm.modeling.errors_egrm import ModelError
 
 
 EXAMPLES = (
@@ -22,50 +23,50 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What a checkpoint is built from."""
+
+    output: str = field(metadata={"flags": ("--output", "-o"), "metavar": "FOLDER"})
+    """Folder to write."""
+    scorer: str | None = field(default=None, metadata={"metavar": "ENCODER"})
+    """Encoder that will score chains: a folder or a Hub id. Default: none."""
+    scorer_kind: Literal["encoder", "generator_state"] = "encoder"
+    """encoder: reads prompt and chain. generator_state: a head on the generator's own states."""
+    draft: str | None = field(default=None, metadata={"metavar": "MODEL"})
+    """Small model with the generator's tokenizer that drafts chains: a folder, a .gguf file or a Hub id."""
+    space: Literal["pointwise", "pairwise", "binary", "listwise", "free"] = "pointwise"
+    """Default verdict space."""
+    low: int = 0
+    """Pointwise: lowest verdict."""
+    high: int = 10
+    """Pointwise: highest verdict."""
+    allow_tie: bool = False
+    """Pairwise: a tie is a verdict."""
+    num_candidates: int = 2
+    """Listwise: how many answers there are."""
+    rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE"})
+    """How to judge. Default: a general rubric."""
+    max_prompt_tokens: int | None = field(default=None, metadata={"min": 1})
+    """Longest judge prompt. Default: what the generator's context leaves."""
+    truncation: Literal["error", "keep_ends"] = "error"
+    """Longer prompts: refuse the record, or cut the middle of the judged text."""
+    dtype: str = "auto"
+    """Number format of the generator: auto (its own), float32, bfloat16, float16."""
+    revision: str | None = None
+    """Branch, tag or commit of a generator on the Hub."""
+    overwrite: bool = False
+    """Replace a checkpoint in the folder."""
+
+
 @with_judge_options(skip=CALL_ONLY_OPTIONS, panel="How the checkpoint judges unless a call says otherwise")
+@with_options(BuildOptions, "parts")
 def build(
     generator: Annotated[
         str, typer.Argument(metavar="GENERATOR", help="Causal language model: a folder, a .gguf file or a Hub id.")
     ],
     *,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write.")],
-    scorer: Annotated[
-        str | None,
-        typer.Option(metavar="ENCODER", help="Encoder that will score chains: a folder or a Hub id. Default: none."),
-    ] = None,
-    scorer_kind: Annotated[
-        Literal["encoder", "generator_state"],
-        typer.Option(help="encoder: reads prompt and chain. generator_state: a head on the generator's own states."),
-    ] = "encoder",
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Small model with the generator's tokenizer that drafts chains: a folder, a .gguf file or a Hub id.",
-        ),
-    ] = None,
-    space: Annotated[
-        Literal["pointwise", "pairwise", "binary", "listwise", "free"], typer.Option(help="Default verdict space.")
-    ] = "pointwise",
-    low: Annotated[int, typer.Option(help="Pointwise: lowest verdict.")] = 0,
-    high: Annotated[int, typer.Option(help="Pointwise: highest verdict.")] = 10,
-    allow_tie: Annotated[bool, typer.Option("--allow-tie", help="Pairwise: a tie is a verdict.")] = False,
-    num_candidates: Annotated[int, typer.Option(help="Listwise: how many answers there are.")] = 2,
-    rubric: Annotated[
-        str | None, typer.Option(metavar="TEXT|@FILE", help="How to judge. Default: a general rubric.")
-    ] = None,
-    max_prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest judge prompt. Default: what the generator's context leaves.")
-    ] = None,
-    truncation: Annotated[
-        Literal["error", "keep_ends"],
-        typer.Option(help="Longer prompts: refuse the record, or cut the middle of the judged text."),
-    ] = "error",
-    dtype: Annotated[
-        str, typer.Option(help="Number format of the generator: auto (its own), float32, bfloat16, float16.")
-    ] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a generator on the Hub.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint in the folder.")] = False,
+    parts: BuildOptions,
     judging: dict[str, Any],
 ) -> None:
     """Build a checkpoint from components.
@@ -74,28 +75,40 @@ def build(
     this package is absent. Judging options become the checkpoint's defaults. A new scorer is not trained, and is not
     asked until it is: chains are then chosen by vote.
     """
-    from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-    from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-    from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
-
-    verdict_space = VerdictSpace(space, low=low, high=high, allow_tie=allow_tie, num_candidates=num_candidates)
-    folder = Path(output)
-    _refuse_other_content(folder, overwrite)
-    if scorer is not None and scorer_kind == "generator_state":
+    folder = Path(parts.output)
+    space = _verdict_space(parts)
+    _refuse_other_content(folder, parts.overwrite)
+    if parts.scorer is not None and parts.scorer_kind == "generator_state":
         raise ModelError("A scorer of kind generator_state is a head on the generator and takes no encoder, "
-                         f"got --scorer {scorer!r}.", "Leave one of the two options out.")  # fmt: skip
-    language_model, tokenizer = load_generator(generator, dtype=dtype, revision=revision)
-    encoder, scorer_tokenizer = (None, None) if scorer is None else load_encoder(scorer)
-    processor = EGRMProcessor(
-        tokenizer, scorer_tokenizer, space=verdict_space.to_dict(), rubric=rubric_text(rubric),
-        max_prompt_tokens=max_prompt_tokens, truncation=truncation,
-    )  # fmt: skip
-    model = EGRMRewardModel.from_components(
-        language_model, encoder, processor=processor, scorer_kind=scorer_kind, **as_config_fields(judging),
-        draft=None if draft is None else load_generator(draft, dtype=dtype)[0],
-    )  # fmt: skip
+                         f"got --scorer {parts.scorer!r}.", "Leave one of the two options out.")  # fmt: skip
+    model = _model(generator, space, parts, judging)
     _save(model, folder)
     _print_built(model, folder)
+
+
+def _verdict_space(parts: BuildOptions) -> dict[str, Any]:
+    from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+
+    limits = {"low": parts.low, "high": parts.high}
+    return VerdictSpace(
+        parts.space, **limits, allow_tie=parts.allow_tie, num_candidates=parts.num_candidates
+    ).to_dict()
+
+
+def _model(generator: str, space: dict[str, Any], parts: BuildOptions, judging: dict[str, Any]) -> Any:
+    from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+    from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+
+    language_model, tokenizer = load_generator(generator, dtype=parts.dtype, revision=parts.revision)
+    encoder, scorer_tokenizer = (None, None) if parts.scorer is None else load_encoder(parts.scorer)
+    processor = EGRMProcessor(
+        tokenizer, scorer_tokenizer, space=space, rubric=rubric_text(parts.rubric),
+        max_prompt_tokens=parts.max_prompt_tokens, truncation=parts.truncation,
+    )  # fmt: skip
+    return EGRMRewardModel.from_components(
+        language_model, encoder, processor=processor, scorer_kind=parts.scorer_kind, **judging,
+        draft=None if parts.draft is None else load_generator(parts.draft, dtype=parts.dtype)[0],
+    )  # fmt: skip
 
 
 def _refuse_other_content(folder: Path, overwrite: bool) -> None:
@@ -113,18 +126,10 @@ def _refuse_other_content(folder: Path, overwrite: bool) -> None:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Save beside the folder and rename: a build that is stopped leaves no half of a checkpoint."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    replaced = folder.with_name(f".{folder.name}.replaced")
     try:
-        for leftover in (partial, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(partial)
-        if folder.exists():
-            os.replace(folder, replaced)
-        os.replace(partial, folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+        with replacing(folder) as partial:
+            model.save_pretrained(partial)
     except OSError as error:
         raise ModelError(f"{folder} must be writable, but: {error}.", "Check the path and the free space.") from error
 

@@ -9,9 +9,10 @@ import typer
 from safetensors import SafetensorError, safe_open
 
 from transformers_egrm.bundle import folder_of
-from transformers_egrm.cli.loading import ModelError, identity
+from transformers_egrm.cli.loading import identity
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.data.records import STDIO
+from transformers_egrm.modeling.errors_egrm import ModelError
 
 
 EXAMPLES = (
@@ -34,8 +35,8 @@ def card(
 
     A card that was written or edited by hand is not replaced.
     """
-    from transformers_egrm.modeling.card_egrm import is_rendered, render_card
     from transformers_egrm.modeling.configuration_egrm import EGRMConfig
+    from transformers_egrm.modeling.hub_card_egrm import is_rendered, render_card
 
     folder = folder_of(folder)
     identity(folder, None)

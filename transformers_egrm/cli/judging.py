@@ -9,7 +9,7 @@ from transformers_egrm.cli.loading import identity, load_generator, load_model
 from transformers_egrm.cli.options import RunOptions
 from transformers_egrm.cli.running import Job
 from transformers_egrm.data.fields import FieldMap
-from transformers_egrm.data.records import DataError
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 MODEL_HELP = "`egrm-mini` (it comes with the package), a folder made by `egrm build` or `egrm train`, or a Hub id."
@@ -46,7 +46,7 @@ def make_job(
 
 def result_types() -> dict[str, Any]:
     """Python type of each field of a `JudgeResult`."""
-    from transformers_egrm.modeling.results_egrm import JudgeResult
+    from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
     return get_type_hints(JudgeResult)
 

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 
 from transformers_egrm.bundle import folder_of
-from transformers_egrm.modeling.errors_egrm import EGRMError
-
-
-class ModelError(EGRMError, ValueError):
-    """A model cannot be loaded or built."""
+from transformers_egrm.modeling.errors_egrm import EGRMError, ModelError
 
 
 def load_model(model: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Any:
@@ -149,4 +145,4 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-__all__ = ["ModelError", "identity", "load_encoder", "load_generator", "load_model", "parse_device", "parse_dtype"]
+__all__ = ["identity", "load_encoder", "load_generator", "load_model", "parse_device", "parse_dtype"]

@@ -8,26 +8,20 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from itertools import pairwise
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_options_egrm import CallOptions, JudgeOptions
 
 
 # Shorter spellings, in addition to the field's own name.
 _ALIASES = {"consensus_threshold": "--tau", "num_chains": "--chains", "timeout_s": "--timeout"}
-# Fields of a checkpoint's configuration that carry another name than the option they are the default of.
-_CONFIG_NAMES = {"temperatures": "ladder_temperatures", "top_ps": "ladder_top_ps"}
-CALL_ONLY_OPTIONS = frozenset(
-    option.name
-    for option in fields(JudgeOptions)
-    if _CONFIG_NAMES.get(option.name, option.name) not in {setting.name for setting in fields(EGRMConfig)}
-)
+CALL_ONLY_OPTIONS = frozenset(option.name for option in fields(CallOptions))
 """Judging options that belong to a call and have no default in the checkpoint, such as the seed."""
 
 
@@ -115,23 +109,17 @@ def with_judge_options(
     return lambda command: _extended(command, "judging", parameters, pack)
 
 
-def as_config_fields(judging: dict[str, Any]) -> dict[str, Any]:
-    """Judging options as the fields of `EGRMConfig` that hold their defaults."""
-    if "temperatures" in judging:
-        judging = judging | {"top_ps": _resolved(judging).top_ps}
-    return {_CONFIG_NAMES.get(name, name): value for name, value in judging.items()}
-
-
 def documented_fields(cls: type) -> dict[str, str]:
-    """The docstring under each field of a class, by the field's name."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    """The docstring under each field of a dataclass and of those it is made of, by the field's name."""
     found = {}
-    body = definition.body if isinstance(definition, ast.ClassDef) else []
-    for statement, following in pairwise(body):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            match following:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    found[statement.target.id] = " ".join(text.split())
+    for base in (base for base in cls.__mro__ if is_dataclass(base)):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        body = definition.body if isinstance(definition, ast.ClassDef) else []
+        for statement, following in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                match following:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        found[statement.target.id] = " ".join(text.split())
     return found
 
 
@@ -201,7 +189,6 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
 __all__ = [
     "CALL_ONLY_OPTIONS",
     "RunOptions",
-    "as_config_fields",
     "documented_fields",
     "with_judge_options",
     "with_options",

@@ -103,7 +103,7 @@ def _row(
 
 
 def _failed_row(record: Picked, problem: str, seed: int) -> dict[str, Any]:
-    from transformers_egrm.modeling.results_egrm import failed_result
+    from transformers_egrm.modeling.judge_results_egrm import failed_result
 
     record = record or {}
     return _row(record, [failed_result(record.get("id"), problem, seed=seed)], [], None)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,9 +16,11 @@ import typer
 from transformers_egrm.cli.options import RunOptions
 from transformers_egrm.cli.summary import Tally, message_console, print_summary
 from transformers_egrm.data.fields import FieldMap, keep_columns
+from transformers_egrm.data.files import replacing
 from transformers_egrm.data.journal import Journal, JournalLine
-from transformers_egrm.data.records import STDIO, DataError, Record, columns_of, format_of, read_records
+from transformers_egrm.data.records import STDIO, Record, columns_of, format_of, read_records
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 # So many unfit records at the start of a file, and none that fits, are a wrong column name, not bad records.
@@ -199,10 +200,9 @@ def _report(job: Job, summary: Mapping[str, Any]) -> None:
     print_summary(summary, title=f"egrm {job.command} {_name(job.source)}")
     if job.run.summary is not None:
         document = {"command": job.command, "source": job.source, "output": job.run.output, **job.identity, **summary}
-        partial = Path(f"{job.run.summary}.tmp")
         try:
-            partial.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
-            os.replace(partial, job.run.summary)
+            with replacing(job.run.summary) as partial:
+                partial.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
         except OSError as error:
             raise DataError(f"--summary {job.run.summary} cannot be written: {error.strerror}.") from error
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers_egrm.data.records import DataError
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 OPTIONAL_FIELDS = ("id", "system", "rubric", "reference")

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from transformers_egrm.data.records import DataError, Record
+from transformers_egrm.data.files import replacing
+from transformers_egrm.data.records import Record
 from transformers_egrm.data.writers import cannot_write, json_line
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 try:
@@ -114,12 +116,18 @@ class Journal:
                 yield line["row"]
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Shrink the journal to a receipt, once the output is in place."""
+        """Shrink the journal to a receipt, once the output is in place.
+
+        Raises:
+            DataError: It cannot be written; the journal stays as it is.
+        """
         receipt = {"records": self.count, "digest": self.digest, "seconds": round(self.seconds, 3),
                    "output_bytes": self.output.stat().st_size, "summary": dict(summary)}  # fmt: skip
-        replacement = Path(f"{self.path}.tmp")
-        replacement.write_bytes(json_line(self._header()) + json_line({"receipt": receipt}))
-        os.replace(replacement, self.path)
+        try:
+            with replacing(self.path) as partial:
+                partial.write_bytes(json_line(self._header()) + json_line({"receipt": receipt}))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
 
     def _recover(self, restart: bool) -> None:
         """Read what earlier sessions have done, and cut off a half-written end."""

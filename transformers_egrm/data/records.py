@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TextIO
 import pyarrow
 import pyarrow.parquet
 
-from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 STDIO = "-"
@@ -27,10 +27,6 @@ _PARQUET_BATCH_ROWS = 256
 _JSON_CHUNK_CHARS = 1 << 16
 # The csv module's own limit, 128 Ki characters, is less than one long chain of thought.
 _CSV_FIELD_CHARS = 1 << 24
-
-
-class DataError(EGRMError, ValueError):
-    """A file cannot be read or written as asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,4 +253,4 @@ def _explained(path: str, open_it: Callable[[], Any]) -> Any:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-__all__ = ["INPUT_EXTENSIONS", "STDIO", "DataError", "Record", "columns_of", "format_of", "read_records"]
+__all__ = ["INPUT_EXTENSIONS", "STDIO", "Record", "columns_of", "format_of", "read_records"]

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any, Union, get_args, get_origin
 import pyarrow
 import pyarrow.parquet
 
-from transformers_egrm.data.records import DataError, format_of
+from transformers_egrm.data.files import replacing
+from transformers_egrm.data.records import format_of
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 OUTPUT_EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -40,11 +41,10 @@ def write_rows(rows: Rows, output: str, types: Mapping[str, Any]) -> None:
     Raises:
         DataError: The file cannot be written.
     """
-    partial = Path(f"{output}.tmp")
     write = {"jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet}
     try:
-        write[format_of(output, OUTPUT_EXTENSIONS)](rows, partial, types)
-        os.replace(partial, output)
+        with replacing(output) as partial:
+            write[format_of(output, OUTPUT_EXTENSIONS)](rows, partial, types)
     except OSError as error:
         raise cannot_write(output, error) from error
 

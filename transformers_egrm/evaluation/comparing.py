@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.benchmarks import load_benchmark
 from transformers_egrm.evaluation.figures import plain
 from transformers_egrm.evaluation.intervals import Figure, Item, Sample, mcnemar
 from transformers_egrm.evaluation.report import lines, percent
 from transformers_egrm.evaluation.scoring import Score
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]

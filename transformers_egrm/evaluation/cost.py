@@ -14,10 +14,10 @@ import torch
 
 from transformers_egrm.extras import import_extra
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
+from transformers_egrm.modeling.engine_flops_egrm import CostModel
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.flops_egrm import CostModel
+from transformers_egrm.modeling.judge_short_egrm import build_trie
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.probes_egrm import build_trie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def workload_of(model: EGRMRewardModel, options: JudgeOptions, **lengths: Any) -
     return Workload(
         short_suffix_tokens=len(task.short_suffix_ids),
         long_suffix_tokens=len(task.long_suffix_ids),
-        num_probes=options.num_probes,
+        num_probes=options.num_probes or len(options.temperatures),
         num_chains=options.num_chains,
         probe_columns=None if trie is None else len(trie.columns),
         **lengths,
@@ -255,7 +255,7 @@ def fit_speed(works: Sequence[Work], seconds: Sequence[float]) -> Speed:
 
     Raises:
         InputError: There are too few measurements, or one took no time.
-        MissingExtraError: scikit-learn, which brings scipy, is not installed.
+        MissingExtraError: scipy is not installed.
     """
     if len(works) != len(seconds) or len(works) < 4 or min(seconds) <= 0:
         raise InputError(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from transformers_egrm.evaluation.metrics import RoutingMetrics, routing
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import EGRMOutput, Route, Status
-from transformers_egrm.modeling.probes_egrm import LongItems
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
 
 
@@ -114,68 +114,44 @@ def judge_labelled(
 
     Returns:
         The outcomes in the order of the items, and the seconds from the first batch to the last verdict.
+
+    Raises:
+        InputError: An item failed before there was a verdict to count.
     """
     by_length = sorted(range(len(items)), key=lambda index: len(items[index].item.prompts[0]))
-    processor = model.processor
-    shorts: list[EGRMOutput] = []
-    longs: list[tuple[list[int], EGRMOutput]] = []
-    waiting: list[tuple[int, Any]] = []
-
-    def think(count: int) -> None:
-        batch, waiting[:] = waiting[:count], waiting[count:]
-        output = model.deliberate(LongItems(item for _, item in batch), **options)
-        longs.append(([index for index, _ in batch], output))
-
+    scheduler = Scheduler(model, batch_size=batch_size, explain=True, **options)
+    for index in by_length:
+        scheduler.submit_entry(Entry(None, items[index].item))
     start = time.perf_counter()
-    for first in range(0, len(items), batch_size):
-        indices = by_length[first : first + batch_size]
-        stage = model.probe(processor.collate([items[index].item for index in indices]), **options)
-        shorts.append(stage.output)
-        waiting += [(indices[row], item) for row, item in zip(stage.long_index, stage.long_items(), strict=True)]
-        while len(waiting) >= batch_size:
-            think(batch_size)
-    if waiting:
-        think(len(waiting))
+    judged = scheduler.drain()
     seconds = time.perf_counter() - start
-    return _outcomes(items, by_length, shorts, longs), seconds
+    results = [result for _, result in sorted(zip(by_length, judged, strict=True), key=lambda pair: pair[0])]
+    return _outcomes(items, results), seconds
 
 
-def _outcomes(
-    items: Sequence[LabelledItem],
-    order: Sequence[int],
-    shorts: Sequence[EGRMOutput],
-    longs: Sequence[tuple[Sequence[int], EGRMOutput]],
-) -> Outcomes:
-    truths = np.array([item.truth for item in items])
-
-    def short_column(name: str) -> NDArray[Any]:
-        column = np.concatenate([output[name].cpu().numpy() for output in shorts])
-        placed = np.empty_like(column)
-        placed[list(order)] = column
-        return placed
-
-    def final_column(name: str) -> NDArray[Any]:
-        column = short_column(name)
-        for indices, output in longs:
-            column[list(indices)] = output[name].cpu().numpy()
-        return column
-
-    consensus = short_column("consensus").astype(np.float64)
-    took_short = short_column("routes") == Route.SHORT
-    correct = (final_column("statuses") == Status.OK) & (final_column("verdicts") == truths)
-    # Where nobody voted, and where nobody was asked (NaN), there is no short verdict to be right.
-    short_correct = (consensus > 0) & (short_column("verdicts") == truths)
+def _outcomes(items: Sequence[LabelledItem], results: Sequence[JudgeResult]) -> Outcomes:
+    if failed := next((result for result in results if result.account is None), None):
+        raise InputError(f"A labelled item could not be judged: {failed.error}")
+    accounts = [result.account for result in results if result.account is not None]
+    truths = [item.truth for item in items]
+    took_short = np.array([result.route == "short" for result in results], dtype=bool)
+    correct = np.array([
+        result.status == "ok" and result.verdict == account.labels[truth]
+        for result, account, truth in zip(results, accounts, truths, strict=True)
+    ], dtype=bool)  # fmt: skip
+    # Where no one voted, and where no one was asked, there is no short verdict to be right.
+    short_correct = np.array([account.probe_verdict == truth for account, truth in zip(accounts, truths, strict=True)])
     return Outcomes(
         correct=correct,
         took_short=took_short,
-        # A short verdict may agree and still not count, for lack of time or of mass on the verdicts.
-        short_correct=np.where(took_short, correct, short_correct),
-        consensus=consensus,
+        # A short verdict may agree and still not count, for lack of time.
+        short_correct=np.where(took_short, correct, short_correct.astype(bool)),
+        consensus=np.array([np.nan if result.consensus is None else result.consensus for result in results]),
         prompt_tokens=np.array([len(item.item.prompts[0]) for item in items]),
-        new_tokens=final_column("new_tokens"),
-        short_new_tokens=short_column("new_tokens"),
-        flops=final_column("flops"),
-        short_flops=short_column("flops"),
+        new_tokens=np.array([account.new_tokens for account in accounts]),
+        short_new_tokens=np.array([account.probe_tokens for account in accounts]),
+        flops=np.array([account.flops for account in accounts]),
+        short_flops=np.array([account.probe_flops for account in accounts]),
     )
 
 

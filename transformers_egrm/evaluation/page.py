@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers_egrm.data.records import DataError, read_records
+from transformers_egrm.data.records import read_records
 from transformers_egrm.evaluation.report import beaten_by, read_run
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 _TEMPLATE = Path(__file__).with_name("page.html")

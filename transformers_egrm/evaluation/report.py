@@ -1,19 +1,19 @@
 """A run's results as files: one JSON with where everything comes from, a line for each question, and Markdown."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers_egrm.data.records import DataError
+from transformers_egrm.data import files
 from transformers_egrm.data.writers import cannot_write, write_rows
 from transformers_egrm.evaluation.figures import plain, summary
 from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import environment
 from transformers_egrm.evaluation.runner import ITEMS, Run, item_rows, run_rivals
 from transformers_egrm.evaluation.scoring import Table
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 FORMAT = 1
@@ -65,15 +65,13 @@ def write_run(run: Run, results: Mapping[str, Any], folder: str | Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it into it.
+    """Write a file as a whole; half of a surrogate pair leaves as an escape.
 
     Raises:
         DataError: It cannot be written.
     """
-    partial = Path(f"{path}.tmp")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(partial, path)
+        files.write_text(path, text.encode("utf-8", "backslashreplace").decode())
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from transformers_egrm.data.journal import Journal, JournalLine
-from transformers_egrm.data.records import DataError, Record, read_records
+from transformers_egrm.data.records import Record, read_records
 from transformers_egrm.data.writers import write_rows
 from transformers_egrm.evaluation.asking import Ask, Judged, Judgement, Question, draw, plan
 from transformers_egrm.evaluation.benchmarks.reading import Data
+from transformers_egrm.evaluation.figures import plain
 from transformers_egrm.evaluation.intervals import RESAMPLES, Item, Sample
 from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import questions_digest
 from transformers_egrm.evaluation.scoring import Benchmark, Cells
 from transformers_egrm.extras import MissingExtraError
-from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.errors_egrm import ConfigError, DataError
 
 
 JUDGEMENTS, ITEMS = "judgements.jsonl", "items.jsonl"
@@ -166,8 +167,6 @@ def run_rivals(run: Run, rivals: Iterable[Judge]) -> list[dict[str, Any]]:
     Returns:
         Plain data: `name`, and `headline` with `ahead`, the rival's figure minus the judge's, or `reason`.
     """
-    from transformers_egrm.evaluation.figures import plain
-
     questions = [one.question for one in run.judged]
     own = run.benchmark.score(run.sample()).value
     rows = []

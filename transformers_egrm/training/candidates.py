@@ -1,26 +1,21 @@
 """What the scorer has to choose from: the candidates of the long path, as the engine shows them to a scorer."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from transformers_egrm.modeling.chains_egrm import deliberate
+from transformers_egrm.data.files import write_text
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.probes_egrm import probe_prompts
-from transformers_egrm.modeling.verdicts_egrm import JudgeTask
+from transformers_egrm.training.components import judge_items
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import batches
-from transformers_egrm.training.run import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +49,6 @@ class Group:
         return len({candidate.quality for candidate in self.candidates}) > 1
 
 
-class _Scribe:
-    # A judge for the engine whose scorer writes down what it is shown; its scores are the numbers of the notes.
-
-    def __init__(self, model: EGRMRewardModel, pooling: str | None) -> None:
-        self.model, self.state_pooling = model, pooling
-        self.notes: list[tuple[str, str, Tensor | None]] = []
-        self.spelled: dict[str, str] = {}  # a chain as its verdict is read: control tokens tell where a thought ends
-        self._last: tuple[list[list[int]], list[str]] = ([], [])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
-        texts = self.model.decode_tokens(token_ids, control=control)
-        if not control:
-            self._last = (token_ids, texts)
-        elif token_ids == self._last[0]:
-            self.spelled.update(zip(self._last[1], texts, strict=True))
-        return texts
-
-    def score_candidates(
-        self, prompts: Sequence[str], texts: Sequence[str], states: Tensor | None, strict: bool
-    ) -> tuple[Tensor, list[float]]:
-        first = len(self.notes)
-        for place, text in enumerate(texts):
-            state = None if states is None else states[place].float().cpu()
-            self.notes.append((prompts[place] if prompts else "", text, state))
-        return torch.arange(first, len(self.notes), dtype=torch.float32), [0.0] * len(texts)
-
-
 def sample_groups(
     model: EGRMRewardModel, items: Sequence[TrainingItem], question_ids: Sequence[str], *, pooling: str | None,
     quality: str, batch_size: int, seed: int, threshold: float | None = None, progress: bool = False,
@@ -103,50 +68,36 @@ def sample_groups(
         threshold: Consensus from which the short path is taken; None: the judge's tau.
         progress: Whether to show a progress bar.
     """
-    state = PartialState()
-    mine = range(state.process_index, len(items), state.num_processes)
-    tau = model.config.consensus_threshold if threshold is None else threshold
-    options = model.config.judge_options(
-        model.task.space.kind, seed=seed, selection="scorer", consensus="sampled", consensus_threshold=tau
+    tau = model.config.judge_options().consensus_threshold if threshold is None else threshold
+    results = judge_items(
+        model, items, batch_size, progress="candidates" if progress else None, states=pooling, seed=seed,
+        consensus="sampled", consensus_threshold=tau, selection="vote",
+    )  # fmt: skip
+    # A scorer reads states or texts, never both.
+    parts = (
+        _group(result, item, question_id, model.task.space.num_verdicts, quality, reads_texts=pooling is None)
+        for result, item, question_id in zip(results, items, question_ids, strict=True)
     )
-    model.eval()
-    found: list[tuple[int, Group]] = []
-    with tqdm(total=len(mine), unit="example", desc="candidates", disable=not progress) as bar, torch.no_grad():
-        for chosen, inputs in batches(model.processor, [items[index] for index in mine], batch_size):
-            scribe: Any = _Scribe(model, pooling)
-            stage = probe_prompts(scribe, inputs, options)
-            output = deliberate(scribe, stage.long_items(), options)
-            owners = [mine[chosen[place]] for place in stage.long_index]
-            probes = [len(item.probe_texts) for item in stage.long_items()]
-            found += _groups(scribe, output, owners, probes, items, question_ids, model.task, quality)
-            bar.update(len(chosen))
-    everyone = found if state.num_processes == 1 else gather_object(found)
-    return [group for _, group in sorted(everyone, key=lambda pair: pair[0])]
+    return [group for group in parts if group is not None]
 
 
-def _groups(
-    scribe: _Scribe, output: Any, owners: Sequence[int], probes: Sequence[int], items: Sequence[TrainingItem],
-    question_ids: Sequence[str], task: JudgeTask, quality: str,
-) -> Iterator[tuple[int, Group]]:  # fmt: skip
-    if not owners:
-        return
-    rows = output["chain_item_index"].tolist()
-    scores = output["chain_scores"].tolist()
-    for place, owner in enumerate(owners):
-        own = [score for row, score in zip(rows, scores, strict=True) if row == place]
-        candidates, prompt = [], ""
-        for number, score in enumerate(own):
-            if score != score:  # no verdict, so nothing to score
-                continue
-            prompt, text, state = scribe.notes[int(score)]
-            is_chain = number >= probes[place]
-            verdict = task.parse(scribe.spelled[text] if is_chain else text, reasoning=is_chain)
-            good = (
-                0.0 if verdict is None else quality_of(verdict, items[owner].verdict, task.space.num_verdicts, quality)
-            )
-            candidates.append(Candidate(text, is_chain, good, state))
-        if candidates:
-            yield owner, Group(question_ids[owner], prompt, tuple(candidates))
+def _group(
+    result: JudgeResult, item: TrainingItem, question_id: str, num_verdicts: int, quality: str, *, reads_texts: bool
+) -> Group | None:
+    # Those of an item's candidates that state a verdict; None where it did not think, or none does.
+    account = result.account
+    if account is None or account.stage != "chains":
+        return None
+    known = [own for own in account.candidates if own.verdict is not None]
+    candidates = tuple(
+        Candidate(
+            own.text, own.is_chain, quality_of(own.verdict, item.verdict, num_verdicts, quality),
+            None if own.state is None else own.state.float().cpu(),
+        )
+        for own in known if own.verdict is not None
+    )  # fmt: skip
+    prompt = account.scorer_prompts[known[-1].prompt] if known and reads_texts else ""
+    return Group(question_id, prompt, candidates) if candidates else None
 
 
 def quality_of(verdict: int, truth: int, num_verdicts: int, kind: str) -> float:

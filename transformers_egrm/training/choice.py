@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from transformers_egrm.evaluation.metrics import auroc, pairwise_accuracy, wilson
-from transformers_egrm.modeling.chains_egrm import first_best
+from transformers_egrm.modeling.judge_long_egrm import first_best
+from transformers_egrm.modeling.judge_scorer_egrm import encode_pairs
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.scorer_egrm import encode_pairs
 from transformers_egrm.training.candidates import Group
 
 

@@ -1,19 +1,18 @@
 """`egrm train all`: from a configuration to a checkpoint with its measurements."""
 
-import os
 import platform
 import shutil
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 
+from transformers_egrm.data.files import replacing, write_json
 from transformers_egrm.training.config import to_dict
 from transformers_egrm.training.grpo import run_grpo
 from transformers_egrm.training.plots import draw_plots
-from transformers_egrm.training.run import Run, write_json
+from transformers_egrm.training.run import Run
 from transformers_egrm.training.scorer import ScorerStages, run_scorer
 from transformers_egrm.training.sft import Workshop, run_sft
 
@@ -48,7 +47,8 @@ def write_outcome(run: Run, result: str) -> None:
         run: A run whose stages are done.
         result: The stage whose checkpoint is the run's.
     """
-    _copy_folder(run.stage_folder(result), run.folder / "checkpoint")
+    with replacing(run.folder / "checkpoint") as partial:
+        shutil.copytree(run.stage_folder(result), partial)
     write_json(run.folder / "results.json", {
         "result": result, "config": to_dict(run.config), "environment": environment(), "stages": run.results(),
     })  # fmt: skip
@@ -65,15 +65,6 @@ def environment() -> dict[str, Any]:
         "processes": PartialState().num_processes,
         "threads": torch.get_num_threads(),
     }
-
-
-def _copy_folder(source: Path, target: Path) -> None:
-    # A copy that is stopped leaves no half of a checkpoint.
-    partial = target.with_name(f".{target.name}.partial")
-    for leftover in (partial, target):
-        shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(source, partial)
-    os.replace(partial, target)
 
 
 __all__ = ["AFTER_GRPO", "environment", "train_all", "write_outcome"]

@@ -15,15 +15,15 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from transformers_egrm.evaluation.metrics import takes_short
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.components_egrm import plain_generator
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.engine_generate_egrm import generate
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.generate_egrm import generate
+from transformers_egrm.modeling.hub_components_egrm import plain_generator
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.training.components import save_generator
 from transformers_egrm.training.config import GRPOStageConfig, Schedule
 from transformers_egrm.training.curriculum import Curriculum, plan
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import save_generator
 from transformers_egrm.training.rewards import (
     Read,
     format_reward,
@@ -34,13 +34,12 @@ from transformers_egrm.training.rewards import (
 )
 from transformers_egrm.training.routing import read_audit
 from transformers_egrm.training.run import MetricsCallback, last_checkpoint
-from transformers_egrm.training.scorer import load_model
+from transformers_egrm.training.scorer import load_stage_judge
 from transformers_egrm.training.sft import Workshop, micro_batches
 from transformers_egrm.training.trainer import no_recomputation
 
 
 STAGE = "grpo"
-REWARDS = ("verdict_reward", "format_reward", "token_reward", "pairwise_reward")
 
 
 def run_grpo(shop: Workshop, generator_stage: str) -> str:
@@ -100,7 +99,7 @@ def make_trainer(shop: Workshop, generator: PreTrainedModel, tokenizer: Any, gen
             f"Each process must hold whole groups of {config.num_generations} completions, got {micro * accumulation}.",
             "Set `grpo.batch_size` to a multiple of num_generations times the number of processes.",
         )
-    scorer = load_model(shop, generator_stage) if config.pair_weight else None
+    scorer = load_stage_judge(shop, generator_stage) if config.pair_weight else None
     grading = Grading(shop, scorer)
     weights = {"verdict_reward": 1.0, "format_reward": config.format_weight, "token_reward": config.token_weight}
     if scorer is not None:

@@ -9,7 +9,7 @@ Source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers_egrm.modeling.reading_egrm import verdict_of
+from transformers_egrm.modeling.verdict_reading_egrm import verdict_of
 from transformers_egrm.modeling.verdicts_egrm import JudgeTask
 from transformers_egrm.training.candidates import quality_of
 

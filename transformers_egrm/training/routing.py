@@ -12,17 +12,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
-from accelerate.utils import gather_object
-from tqdm.auto import tqdm
 
+from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.evaluation.metrics import auroc, reliability, takes_short
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.outputs_egrm import Status
+from transformers_egrm.training.components import judge_items
 from transformers_egrm.training.config import RoutingConfig
 from transformers_egrm.training.items import TrainingItem
-from transformers_egrm.training.judge import batches
-from transformers_egrm.training.run import write_json, write_text
 from transformers_egrm.training.world import Example
 
 
@@ -64,20 +60,18 @@ def route_examples(
         seed: Of the probes' draws and of who stays in both sets.
         progress: Whether to show a progress bar.
     """
-    state, count = PartialState(), min(len(items), config.examples or len(items))
-    threshold = model.config.consensus_threshold if config.threshold is None else config.threshold
-    mine = range(state.process_index, count, state.num_processes)
-    said: list[tuple[int, int | None, float]] = []
-    with tqdm(total=len(mine), unit="example", desc="routing", disable=not progress) as bar:
-        for chosen, inputs in batches(model.processor, [items[index] for index in mine], config.batch_size):
-            # Without early stop the consensus is a share, not a bound.
-            output = model.probe(inputs, path="short", early_stop=False, consensus="sampled", seed=seed).output
-            columns = (output["verdicts"], output["consensus"], output["statuses"])
-            for place, verdict, consensus, status in zip(chosen, *(c.tolist() for c in columns), strict=True):
-                said.append((mine[place], verdict if status == Status.OK else None, round(consensus, 6)))
-            bar.update(len(chosen))
-    everyone = said if state.num_processes == 1 else gather_object(said)
-    everyone.sort()
+    count = min(len(items), config.examples or len(items))
+    threshold = model.config.judge_options().consensus_threshold if config.threshold is None else config.threshold
+    # Without early stop the consensus is a share, not a bound.
+    results = judge_items(
+        model, items[:count], config.batch_size, progress="routing" if progress else None, explain=False,
+        path="short", early_stop=False, consensus="sampled", seed=seed,
+    )  # fmt: skip
+    labels = model.task.space.labels
+    everyone = [
+        (index, None if result.verdict is None else labels.index(result.verdict), round(result.consensus or 0.0, 6))
+        for index, result in enumerate(results)
+    ]
     agreed = takes_short([consensus for _, _, consensus in everyone], threshold).tolist()
     rng = Random(seed)
     routed = []

@@ -14,7 +14,6 @@ RUN/
 
 import json
 import math
-import os
 import shutil
 import time
 import warnings
@@ -30,6 +29,7 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from transformers.utils import logging as transformers_logging
 
+from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.training.config import TrainConfig, to_dict
 
@@ -230,29 +230,6 @@ def quiet(progress: bool) -> None:
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file as a whole or not at all.
-
-    Args:
-        path: The file; its folder is made.
-        values: Plain data.
-    """
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as a whole or not at all.
-
-    Args:
-        path: The file; its folder is made.
-        text: Its content.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)
-
-
 def _known_run(path: Path) -> dict[str, Any] | None:
     # A model's folder has a file of this name, too, and nothing of it may be removed.
     try:
@@ -299,6 +276,4 @@ __all__ = [
     "last_checkpoint",
     "process_state",
     "quiet",
-    "write_json",
-    "write_text",
 ]

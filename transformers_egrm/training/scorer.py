@@ -27,12 +27,12 @@ from transformers import (
 )
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.scorer_egrm import EGRMScorer, HybridLoss
 from transformers_egrm.training.candidates import Group, read_candidate_file, read_groups, sample_groups, write_groups
 from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
+from transformers_egrm.training.components import make_judge, make_processor
 from transformers_egrm.training.config import ScorerStageConfig
-from transformers_egrm.training.judge import make_judge, make_processor
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.run import MetricsCallback, last_checkpoint
 from transformers_egrm.training.sft import Workshop, micro_batches
@@ -75,7 +75,7 @@ def run_scorer(shop: Workshop, generator_stage: str, stages: ScorerStages | None
         run.finish(names.fit, measured)
     if not run.is_done(names.result):
         held_out, evaluation = read_groups(folder / "held_out"), run.config.evaluation
-        model = load_model(shop, generator_stage, names)
+        model = load_stage_judge(shop, generator_stage, names)
         choice = measure_choice(score_groups(model, held_out), held_out)
         judged = {} if config.files else measure_judge(
             model, shop.held_out_items, evaluation.batch_size, seed=run.config.seed, progress=shop.progress
@@ -159,7 +159,7 @@ def build_model(shop: Workshop, generator_stage: str) -> EGRMRewardModel:
     return make_judge(generator, processor, judge, scorer=encoder, scorer_max_tokens=config.max_tokens, **weights)
 
 
-def load_model(shop: Workshop, generator_stage: str, stages: ScorerStages | None = None) -> EGRMRewardModel:
+def load_stage_judge(shop: Workshop, generator_stage: str, stages: ScorerStages | None = None) -> EGRMRewardModel:
     """A stage's generator with the fitted scorer.
 
     Args:
@@ -375,7 +375,7 @@ __all__ = [
     "build_model",
     "fit_scorer",
     "group_order",
-    "load_model",
+    "load_stage_judge",
     "make_encoder",
     "pair_tokenizer",
     "run_scorer",

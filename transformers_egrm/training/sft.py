@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.training.config import LoraConfig, SFTStageConfig
-from transformers_egrm.training.curriculum import Curriculum, Pick, plan
-from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
-from transformers_egrm.training.judge import (
+from transformers_egrm.training.components import (
     judge_options,
-    load_generator,
+    load_saved_generator,
     make_judge,
     make_processor,
     save_generator,
     start_generator,
 )
+from transformers_egrm.training.config import LoraConfig, SFTStageConfig
+from transformers_egrm.training.curriculum import Curriculum, Pick, plan
+from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.optimizer import MuonFactory
 from transformers_egrm.training.routing import read_audit, route_examples, summarise, write_audit
@@ -47,7 +47,7 @@ class Workshop:
         Args:
             stage: Name of the stage.
         """
-        generator, tokenizer = load_generator(self.run.stage_folder(stage) / "model")
+        generator, tokenizer = load_saved_generator(self.run.stage_folder(stage) / "model")
         return generator, make_processor(generator, tokenizer, self.run.config.judge)
 
     @cached_property
@@ -324,7 +324,7 @@ def _route(shop: Workshop, before: str, stage: str, seed: int) -> None:
     run, config = shop.run, shop.run.config.routing
     generator, processor = shop.generator(before)
     model = make_judge(generator, processor, run.config.judge)
-    threshold = model.config.consensus_threshold if config.threshold is None else config.threshold
+    threshold = model.config.judge_options().consensus_threshold if config.threshold is None else config.threshold
     routed = route_examples(model, shop.train_examples, shop.train_items, config, seed=seed, progress=shop.progress)
     summary = summarise(routed, threshold)
     if run.is_main:

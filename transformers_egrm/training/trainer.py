@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PrinterCallback, TrainingArguments
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from transformers_egrm.modeling.backbone_egrm import Backbone
-from transformers_egrm.modeling.components_egrm import plain_generator
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
+from transformers_egrm.modeling.hub_components_egrm import plain_generator
 from transformers_egrm.training.items import TrainingSequence
 
 

@@ -7,12 +7,12 @@ answer as it is: what a judge loses against it is lost to the attack, and not to
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.asking import Judged, Prompt, Question
 from transformers_egrm.evaluation.benchmarks import own
 from transformers_egrm.evaluation.benchmarks.reading import Data
 from transformers_egrm.evaluation.intervals import Sample, mean_of
 from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, each, pairs_right
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 CONTROL = "no attack"

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers_egrm.data.records import DataError
 from transformers_egrm.evaluation.asking import Judged, Prompt, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields
 from transformers_egrm.evaluation.intervals import Sample, concordance
@@ -21,6 +20,7 @@ from transformers_egrm.evaluation.scoring import (
     row,
     verified_cells,
 )
+from transformers_egrm.modeling.errors_egrm import DataError
 
 
 NAMES = {

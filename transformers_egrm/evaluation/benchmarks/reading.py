@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers_egrm.data.records import INPUT_EXTENSIONS, DataError, Record, read_records
+from transformers_egrm.data.records import INPUT_EXTENSIONS, Record, read_records
 from transformers_egrm.evaluation.asking import Prompt
-from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm.modeling.errors_egrm import DataError, EGRMError
 
 
 _DATASET_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?(@[\w.-]+)?")

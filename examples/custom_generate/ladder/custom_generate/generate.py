@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from .backbone_egrm import Backbone
-from .errors_egrm import ConfigError, UnsupportedModelError
-from .ladder_egrm import Branches, BranchSampler
-from .prompts_egrm import start_prompts
-from .random_egrm import item_id_of_tokens
-from .trials_egrm import star_refusal
-from .vocabulary_egrm import OpenVocabulary
+from .engine_backbone_egrm import Backbone
+from .engine_local_egrm import LocalEngine
+from .engine_protocol_egrm import Branches, PromptRows
+from .engine_random_egrm import item_id_of_tokens
+from .engine_vocabulary_egrm import OpenVocabulary
+from .errors_egrm import ConfigError
 
 
 @torch.no_grad()
@@ -53,7 +52,7 @@ def generate(
         generation_config: Its lengths and token ids are read, no other field.
         max_new_tokens: Budget of a branch; by default the generation config's, else 20.
         eos_token_id: Ends a branch; by default the generation config's.
-        pad_token_id: Fills behind an end; by default the generation config's, else the end token, else 0.
+        pad_token_id: Fills what follows an end; by default the generation config's, else the end token, else 0.
         **unsupported: Other arguments of `generate`; only None and False are accepted.
 
     Returns:
@@ -65,21 +64,10 @@ def generate(
         UnsupportedModelError: `star` was asked for, but the model cannot share a prefix.
     """
     input_ids = inputs if input_ids is None else input_ids
-    if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
-        raise ConfigError(
-            "The ladder continues prompts of at least one token, and got none.", "Pass input_ids [B, T]."
-        )
     refused = sorted(name for name, value in unsupported.items() if value is not None and value is not False)
     if refused:
         raise ConfigError(f"The ladder does not take {refused}.", "Leave them out, or use plain `generate`.")
-    top_ps = [float(top_ps)] * len(temperatures) if isinstance(top_ps, int | float) else list(top_ps)
-    if not temperatures or len(top_ps) != len(temperatures):
-        raise ConfigError(f"A ladder has one top-p per temperature, got {list(temperatures)} and {top_ps}.")
-    if not all(t >= 0 for t in temperatures) or not all(0 < p <= 1 for p in top_ps):
-        raise ConfigError(
-            f"Temperatures are at least 0 and top-ps in (0, 1], got {list(temperatures)} and {top_ps}.",
-            "Temperature 0 is greedy, top-p 1 keeps every token.",
-        )
+    ladder = _read_ladder(temperatures, top_ps)
     config = generation_config or model.generation_config
     budget = max_new_tokens if max_new_tokens is not None else config.max_new_tokens or 20
     if budget < 1:
@@ -89,30 +77,50 @@ def generate(
     pad = pad_token_id if pad_token_id is not None else config.pad_token_id
     pad = pad if pad is not None else ends[0] if ends else 0
 
-    backbone, rungs = Backbone(model), len(temperatures)
-    refusal = None if decoder == "expand" else star_refusal(backbone)
-    if decoder == "star" and refusal is not None:
-        raise UnsupportedModelError(f"decoder='star' is not exact for this model. {refusal}", "Use decoder='auto'.")
-    in_place = decoder != "expand" and refusal is None
-    backbone.check_head()
-    device = backbone.device
-    input_ids = input_ids.to(device)
-    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.to(device).long()
+    engine, rungs = LocalEngine(Backbone(model)), len(temperatures)
+    rows = _read_prompts(input_ids, attention_mask, engine.device)
     if item_ids is None:
-        item_ids = [item_id_of_tokens(row[keep.bool()].tolist()) for row, keep in zip(input_ids, mask, strict=True)]
-    keys = torch.tensor(list(item_ids), device=device).repeat_interleave(rungs)
-    ladder = torch.tensor([list(temperatures), top_ps], dtype=torch.float64).to(device).repeat(1, len(input_ids))
-    branch_ids = torch.arange(rungs, device=device).repeat(len(input_ids))
-    sampler = BranchSampler(
-        Branches(ladder[0], ladder[1], keys, branch_ids, rungs, seed), OpenVocabulary(ends), budget
+        item_ids = [item_id_of_tokens(row) for row in rows.token_ids()]
+    count = len(rows.input_ids)
+    prompts = engine.start(rows, (), decoder=decoder)
+    drawn = prompts.sample(
+        Branches(
+            temperatures=ladder[0].to(engine.device).repeat(count),
+            top_ps=ladder[1].to(engine.device).repeat(count),
+            item_ids=torch.tensor(list(item_ids), device=engine.device).repeat_interleave(rungs),
+            branch_ids=torch.arange(rungs, device=engine.device).repeat(count),
+            per_prompt=rungs,
+            seed=seed,
+        ),
+        OpenVocabulary(tuple(ends)),
+        budget,
     )
-    prompts = start_prompts(backbone, input_ids, mask, (), in_place=in_place)
-    sampler.draw(prompts.first_logits(None))
-    prompts.run(sampler)
-    longest = int(sampler.lengths.max())
-    behind = torch.arange(longest, device=device) >= sampler.lengths[:, None]
-    new = sampler.tokens[:, :longest].masked_fill(behind, pad)
-    return torch.cat([input_ids.repeat_interleave(rungs, 0), new], dim=1)
+    longest = int(drawn.lengths.max())
+    after = torch.arange(longest, device=engine.device) >= drawn.lengths[:, None]
+    new = drawn.tokens[:, :longest].masked_fill(after, pad)
+    return torch.cat([rows.input_ids.repeat_interleave(rungs, 0), new], dim=1)
+
+
+def _read_ladder(temperatures: Sequence[float], top_ps: Sequence[float] | float) -> Tensor:
+    # [2, M] float64.
+    top_ps = [float(top_ps)] * len(temperatures) if isinstance(top_ps, int | float) else list(top_ps)
+    if not temperatures or len(top_ps) != len(temperatures):
+        raise ConfigError(f"A ladder has one top-p per temperature, got {list(temperatures)} and {top_ps}.")
+    if not all(t >= 0 for t in temperatures) or not all(0 < p <= 1 for p in top_ps):
+        raise ConfigError(
+            f"Temperatures are at least 0 and top-ps in (0, 1], got {list(temperatures)} and {top_ps}.",
+            "Temperature 0 is greedy, top-p 1 keeps every token.",
+        )
+    return torch.tensor([list(temperatures), top_ps], dtype=torch.float64)
+
+
+def _read_prompts(input_ids: Tensor | None, attention_mask: Tensor | None, device: torch.device) -> PromptRows:
+    if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
+        raise ConfigError(
+            "The ladder continues prompts of at least one token, and got none.", "Pass input_ids [B, T]."
+        )
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+    return PromptRows.of(input_ids.to(device), mask.to(device))
 
 
 __all__ = ["generate"]

@@ -1,4 +1,18 @@
-"""The errors of this library: each says what was needed, what came, and how to mend it."""
+"""The errors of this library, in one tree: each says what was needed, what came, and how to mend it.
+
+```
+EGRMError
+├── ConfigError             a setting
+├── DataError               a file of records or results
+├── InputError              a record
+│   └── PromptTooLongError
+├── MissingExtraError       a library that is not installed
+├── ModelError              a model that cannot be loaded, built or saved
+└── UnsupportedModelError   a generator that cannot do what was asked
+```
+"""
+
+from typing import ClassVar, Literal
 
 
 class EGRMError(Exception):
@@ -9,6 +23,11 @@ class EGRMError(Exception):
         hint: What to do next; appended to the message.
     """
 
+    blames: ClassVar[Literal["program", "record"]] = "program"
+    """Who is to mend it. `program`: every record would meet the error, so it ends the run. `record`: the others can be
+    judged, so it becomes that record's result. Read it as `getattr(error, "blames", None)`: a checkpoint loaded with
+    remote code brings its own copy of each class, which `isinstance` does not know."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
         self.hint = hint
@@ -18,16 +37,43 @@ class ConfigError(EGRMError, ValueError):
     """A setting is out of range or contradicts another one."""
 
 
+class DataError(EGRMError, ValueError):
+    """A file cannot be read or written as asked."""
+
+
 class InputError(EGRMError, ValueError):
     """A record cannot be judged as it is: wrong keys, empty or non-text fields."""
+
+    blames = "record"
+    status: ClassVar[str] = "error"
+    """The `status` of the record's result."""
 
 
 class PromptTooLongError(InputError):
     """The judge prompt does not fit the context, and the truncation policy forbids cutting it."""
+
+    status = "too_long"
+
+
+class MissingExtraError(EGRMError, ImportError):
+    """An optional library is not installed."""
+
+
+class ModelError(EGRMError, ValueError):
+    """A model cannot be loaded, built or saved."""
 
 
 class UnsupportedModelError(EGRMError, ValueError):
     """The generator's architecture or cache cannot do what was asked."""
 
 
-__all__ = ["ConfigError", "EGRMError", "InputError", "PromptTooLongError", "UnsupportedModelError"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "EGRMError",
+    "InputError",
+    "MissingExtraError",
+    "ModelError",
+    "PromptTooLongError",
+    "UnsupportedModelError",
+]

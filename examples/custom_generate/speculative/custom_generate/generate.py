@@ -1,8 +1,8 @@
-"""Speculative decoding as a way to generate: a small model drafts, the model verifies, its own law stays the same.
+"""Speculative decoding as a way to generate: a small model drafts, the model verifies, and its own law stays the same.
 
 `speculative_sample` plugs into `generate` of any causal LM:
-`model.generate(**inputs, custom_generate=speculative_sample, draft_model=draft, do_sample=True)`, and `generate` is the
-same by path: `custom_generate="<folder>", trust_remote_code=True`.
+`model.generate(**inputs, custom_generate=speculative_sample, draft_model=draft, do_sample=True)`. `generate` is the same
+by path: `custom_generate="<folder>", trust_remote_code=True`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .backbone_egrm import Backbone
-from .drafting_egrm import Drafter, ModelDrafter, NgramDrafter, Warp, early_exit
+from .draft_loop_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
+from .draft_sources_egrm import Drafter, DraftSource, ModelDrafter, NgramDrafter, Warp
+from .draft_tree_egrm import tree_refusal
+from .draft_verification_egrm import default_method, rule_of
+from .engine_backbone_egrm import Backbone
+from .engine_prefill_egrm import prefill
+from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .prefill_egrm import prefill
-from .random_egrm import item_id_of_tokens
-from .rounds_egrm import Rows, SpeculationPlan, SpeculationStatistics, speculate
-from .trees_egrm import tree_refusal
-from .verification_egrm import METHODS, rule_of
 
 
-# What `generate` prepares and this module does itself; anything else in its place is refused.
+# What `generate` prepares and this module does itself. Anything else in its place is refused.
 PROCESSORS = ("RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper")
 CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")
-# A greedy target keeps what agrees with it, so that several drafts help only where they differ.
+# A greedy target keeps what agrees with it, so that several drafts help only if they differ.
 GREEDY_DRAFT_TEMPERATURE = 0.5
 
 
@@ -41,87 +41,28 @@ class SpeculativeOutput(ModelOutput):
     """Of the whole call."""
 
 
-@dataclass(frozen=True)
-class DraftSource:
-    """Who drafts; exactly one of the three.
-
-    Args:
-        model: A causal LM with the same tokenizer.
-        layers: The target's own first layers, with its norm and head.
-        ngram: Look up to that many last tokens up in the text written so far.
-    """
-
-    model: PreTrainedModel | None = None
-    layers: int | None = None
-    ngram: int | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in ("model", "layers", "ngram") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ConfigError(
-                f"Drafts need exactly one source, got {len(given)}.",
-                "Pass one of draft_model, draft_layers and draft_ngram.",
-            )
-        if self.ngram is not None and self.ngram < 1:
-            raise ConfigError(f"At least one token has to be looked up, got draft_ngram={self.ngram}.", "Try 3.")
-
-    def backbone(self, target: Backbone) -> Backbone | None:
-        """The drafting model, None where there is none.
-
-        Args:
-            target: Whose drafts they are.
-
-        Raises:
-            ConfigError: It is not a causal LM, or has another vocabulary; or there are too few layers.
-            UnsupportedModelError: It cannot be run behind a prompt.
-        """
-        if self.ngram is not None:
-            return None
-        if self.layers is not None:
-            count = self.layers
-            return Backbone(target.fact(f"first {count} layers", lambda: early_exit(target.generator, count)))
-        if not isinstance(self.model, PreTrainedModel):
-            raise ConfigError(
-                f"draft_model is a causal LM of Transformers, got {type(self.model).__name__}.",
-                "Load it with `AutoModelForCausalLM.from_pretrained`.",
-            )
-        draft = Backbone(self.model)
-        ours, theirs = target.config.vocab_size, draft.config.vocab_size
-        if ours != theirs:
-            raise ConfigError(
-                f"Draft and target need one vocabulary, but the draft knows {theirs} tokens and the target {ours}.",
-                "Use a draft with the target's tokenizer; where only the padding of the embeddings differs, resize "
-                "them with `draft.resize_token_embeddings`.",
-            )
-        return draft
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether a context has only one draft."""
-        return self.ngram is not None
-
-
 def make_plan(
-    source: DraftSource, method: str = "spectr_gbv", num_drafts: int | None = None, draft_length: int = 8
+    source: DraftSource, method: str | None = None, num_drafts: int | None = None, draft_length: int = 8
 ) -> SpeculationPlan:
     """How a source is used.
 
     Args:
         source: Who drafts.
-        method: A key of `METHODS`.
+        method: A key of `METHODS`; by default `default_method`'s choice.
         num_drafts: S; by default 4, or 1 where the method or the source knows only one.
         draft_length: L.
 
     Raises:
-        ConfigError: A number is out of range, or method or source take a single draft.
+        ConfigError: A number is out of range, the method is unknown, or method or source take a single draft.
     """
     if num_drafts is None:
-        single = source.is_certain or METHODS.get(method, METHODS["sd"]).many is not None
+        single = source.is_certain or (method is not None and rule_of(method, 1).many is not None)
         num_drafts = 1 if single else 4
     if source.is_certain and num_drafts > 1:
         raise ConfigError(
             f"Looked-up drafts are all alike, got num_drafts={num_drafts}.", "Use num_drafts=1 with draft_ngram."
         )
+    method = default_method(num_drafts, source.is_certain) if method is None else method
     return SpeculationPlan(method, num_drafts, draft_length)
 
 
@@ -131,7 +72,7 @@ def draft_warp(warp: Warp, num_drafts: int, temperature: float | None) -> Warp:
     Args:
         warp: The target's.
         num_drafts: S.
-        temperature: The draft's; None: the target's, but several drafts for a greedy target have to differ.
+        temperature: The draft's; None: the target's, except that several drafts for a greedy target have to differ.
     """
     if temperature is None:
         temperature = GREEDY_DRAFT_TEMPERATURE if warp.temperature == 0 and num_drafts > 1 else warp.temperature
@@ -170,7 +111,7 @@ def drafter_starter(
     target_is_greedy: bool = False,
     copies: int = 1,
 ) -> Callable[[Tensor], Drafter]:
-    """Run the prompts through the draft; what is returned takes the first new tokens and drafts behind them.
+    """Run the prompts through the draft. What is returned takes the first new tokens and drafts after them.
 
     Args:
         source: Who drafts.
@@ -179,8 +120,8 @@ def drafter_starter(
         warp: The draft's.
         contexts: [R, T] int64, left-padded.
         valid: [R, T] bool.
-        target_is_greedy: Whether the target is; the first draft then is, too.
-        copies: How many adjacent rows have the same prompt: it is run once for them.
+        target_is_greedy: Whether the target is greedy. Then the first draft is, too.
+        copies: How many adjacent rows have the same prompt, which is run once for them.
     """
     if draft is None:
         texts = [row[keep].tolist() for row, keep in zip(contexts.cpu(), valid.cpu(), strict=True)]
@@ -208,7 +149,7 @@ def generate(
     draft_ngram: int | None = None,
     num_drafts: int | None = None,
     draft_length: int = 8,
-    verification: str = "spectr_gbv",
+    verification: str | None = None,
     draft_temperature: float | None = None,
     seed: int = 0,
     item_ids: Sequence[int] | None = None,
@@ -233,15 +174,16 @@ def generate(
         input_ids: [B, T] int64, left-padded.
         attention_mask: [B, T], 1 on tokens; by default all 1.
         draft_model: A smaller causal LM with the same tokenizer.
-        draft_layers: Instead of it: draft with that many first layers of the model itself.
-        draft_ngram: Instead of it: repeat what followed up to that many last tokens earlier in the text.
+        draft_layers: Instead of a model: draft with that many first layers of the model itself.
+        draft_ngram: Instead of a model: repeat what followed up to that many last tokens earlier in the text.
         num_drafts: S; by default 4, or 1 where source or method know only one.
         draft_length: L, tokens of a draft.
-        verification: `sd`, `bv`, `gbv` (one draft), `spectr`, `spectr_gbv`, `md_bv` or `md_bv_plus`.
+        verification: `sd`, `bv`, `gbv` (one draft), `spectr`, `spectr_gbv`, `md_bv` or `md_bv_plus`; by default `bv`
+            for one draft, `md_bv_plus` for several, `sd` with `draft_ngram`.
         draft_temperature: Of the drafts; by default the model's, or 0.5 for several drafts of a greedy model.
         seed: Of all random numbers.
         item_ids: B integers: the key of each prompt's random numbers; by default a hash of its tokens.
-        generation_config: Fields named like the following arguments are their defaults; by default the model's.
+        generation_config: Its fields are the defaults of the arguments that follow; by default the model's.
         do_sample: Whether to sample; else the most probable token is taken.
         temperature: Of the distribution; by default 1.
         top_p: Its nucleus; by default 1, all tokens.
@@ -250,7 +192,7 @@ def generate(
         num_return_sequences: Texts of each prompt.
         max_new_tokens: Budget of a text; by default 20.
         eos_token_id: Ends a text.
-        pad_token_id: Fills behind an end; by default the end token, else 0.
+        pad_token_id: Fills what follows an end; by default the end token, else 0.
         return_dict_in_generate: Whether to return statistics as well.
         **unsupported: Other arguments of `generate`; only None and False are accepted.
 
@@ -259,7 +201,7 @@ def generate(
 
     Raises:
         ConfigError: Prompts are missing, drafts do not fit the model, or an argument has no meaning here.
-        UnsupportedModelError: The model or the draft cannot run several drafts behind one prompt.
+        UnsupportedModelError: The model or the draft cannot run several drafts after one prompt.
     """
     input_ids = inputs if input_ids is None else input_ids
     refused = sorted(name for name, value in unsupported.items() if value is not None and value is not False)
@@ -269,29 +211,19 @@ def generate(
     if (config.num_beams or 1) > 1:
         raise ConfigError(f"Beams cannot be drafted, got num_beams={config.num_beams}.", "Use num_beams=1.")
 
-    def setting(value: Any, name: str, default: Any) -> Any:
-        if value is None:
-            value = getattr(config, name, None)
-        return default if value is None else value
-
-    warp = Warp(
-        float(setting(temperature, "temperature", 1.0)) if setting(do_sample, "do_sample", False) else 0.0,
-        float(setting(top_p, "top_p", 1.0)),
-        int(setting(top_k, "top_k", 50)),
-        float(setting(repetition_penalty, "repetition_penalty", 1.0)),
-    )
-    ends = setting(eos_token_id, "eos_token_id", [])
-    ends = [ends] if isinstance(ends, int) else [int(end) for end in ends]
-    pad = setting(pad_token_id, "pad_token_id", ends[0] if ends else 0)
-    copies = setting(num_return_sequences, "num_return_sequences", 1)
+    settings = _settings(
+        config, do_sample=do_sample, temperature=temperature, top_p=top_p, top_k=top_k,
+        repetition_penalty=repetition_penalty, num_return_sequences=num_return_sequences,
+        max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, pad_token_id=pad_token_id,
+    )  # fmt: skip
+    copies = settings.copies
     if input_ids is not None and copies > 1:
         input_ids = input_ids.repeat_interleave(copies, 0)
         attention_mask = None if attention_mask is None else attention_mask.repeat_interleave(copies, 0)
         item_ids = None if item_ids is None else [item for item in item_ids for _ in range(copies)]
     written, statistics = _write(
         model, input_ids, attention_mask, DraftSource(draft_model, draft_layers, draft_ngram),
-        verification, num_drafts, draft_length, draft_temperature, warp,
-        seed, item_ids, copies, ends, pad, int(setting(max_new_tokens, "max_new_tokens", 20)),
+        verification, num_drafts, draft_length, draft_temperature, settings, seed, item_ids,
     )  # fmt: skip
     return SpeculativeOutput(written, statistics) if return_dict_in_generate else written
 
@@ -308,19 +240,19 @@ def speculative_sample(
     draft_ngram: int | None = None,
     num_drafts: int | None = None,
     draft_length: int = 8,
-    verification: str = "spectr_gbv",
+    verification: str | None = None,
     draft_temperature: float | None = None,
     seed: int = 0,
     item_ids: Sequence[int] | None = None,
     **model_kwargs: Any,
 ) -> Tensor | SpeculativeOutput:
-    """For `generate(custom_generate=speculative_sample, draft_model=…)`: `generate`'s own preparation, then ours.
+    """For `generate(custom_generate=speculative_sample, draft_model=…)`: `generate` prepares, this function writes.
 
     Args:
         model: See `generate`, also for the arguments not listed here.
         input_ids: [B, T] int64, left-padded, repeated for several sequences of a prompt.
-        logits_processor: What `generate` prepared: temperature, top-k, top-p and repetition penalty are done here.
-        stopping_criteria: Likewise: end tokens and a budget.
+        logits_processor: What `generate` prepared. Temperature, top-k, top-p and repetition penalty are done here.
+        stopping_criteria: What `generate` prepared. End tokens and a budget are done here.
         generation_config: Of the call, defaults filled in.
         draft_model: See `generate`.
         draft_layers: See `generate`.
@@ -337,7 +269,7 @@ def speculative_sample(
         [B, T + L] int64, prompt included; with `return_dict_in_generate` a `SpeculativeOutput`.
 
     Raises:
-        ConfigError: As in `generate`; or `generate` was asked for something that is not done here.
+        ConfigError: As in `generate`; or something was asked for that is not done here.
         UnsupportedModelError: As in `generate`; or the cache is not an ordinary one.
     """
     config: Any = generation_config
@@ -363,32 +295,61 @@ def speculative_sample(
             )
     ends = getattr(config, "_eos_token_tensor", None)
     ends = [] if ends is None else [int(end) for end in ends.flatten().tolist()]
-    pad = config.pad_token_id if config.pad_token_id is not None else ends[0] if ends else 0
     warp = Warp(
         float(config.temperature or 0.0) if config.do_sample else 0.0,
         1.0 if config.top_p is None else float(config.top_p),
         int(config.top_k or 0),
         1.0 if config.repetition_penalty is None else float(config.repetition_penalty),
     )
+    pad = config.pad_token_id if config.pad_token_id is not None else ends[0] if ends else 0
+    budget = config.max_length - input_ids.shape[1]
     written, statistics = _write(
         model, input_ids, model_kwargs.get("attention_mask"), DraftSource(draft_model, draft_layers, draft_ngram),
-        verification, num_drafts, draft_length, draft_temperature, warp,
-        seed, item_ids, config.num_return_sequences or 1, ends, pad, config.max_length - input_ids.shape[1],
+        verification, num_drafts, draft_length, draft_temperature,
+        _Settings(warp, ends, pad, config.num_return_sequences or 1, budget), seed, item_ids,
     )  # fmt: skip
     return SpeculativeOutput(written, statistics) if config.return_dict_in_generate else written
 
 
+@dataclass(frozen=True)
+class _Settings:
+    # How texts are written, all defaults filled in.
+    warp: Warp
+    ends: list[int]
+    pad: int
+    copies: int
+    budget: int
+
+
+def _settings(config: GenerationConfig, **given: Any) -> _Settings:
+    # What the call names counts first, then the configuration, then the default.
+    def setting(name: str, default: Any) -> Any:
+        value = given[name] if given[name] is not None else getattr(config, name, None)
+        return default if value is None else value
+
+    warp = Warp(
+        float(setting("temperature", 1.0)) if setting("do_sample", False) else 0.0,
+        float(setting("top_p", 1.0)),
+        int(setting("top_k", 50)),
+        float(setting("repetition_penalty", 1.0)),
+    )
+    ends = setting("eos_token_id", [])
+    ends = [ends] if isinstance(ends, int) else [int(end) for end in ends]
+    pad = setting("pad_token_id", ends[0] if ends else 0)
+    return _Settings(warp, ends, pad, setting("num_return_sequences", 1), int(setting("max_new_tokens", 20)))
+
+
 def _write(
     model: PreTrainedModel, input_ids: Tensor | None, attention_mask: Tensor | None, source: DraftSource,
-    verification: str, num_drafts: int | None, draft_length: int, draft_temperature: float | None, warp: Warp,
-    seed: int, item_ids: Sequence[int] | None, copies: int, ends: list[int], pad: int, budget: int,
+    verification: str | None, num_drafts: int | None, draft_length: int, draft_temperature: float | None,
+    settings: _Settings, seed: int, item_ids: Sequence[int] | None,
 ) -> tuple[Tensor, SpeculationStatistics]:  # fmt: skip
-    # Both front doors, all settings resolved; rows of one prompt are adjacent.
+    # Both front doors lead here. Rows of one prompt are adjacent.
+    warp, copies, budget = settings.warp, settings.copies, settings.budget
     if input_ids is None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
         raise ConfigError("There are no prompts to continue.", "Pass input_ids [B, T] of at least one token each.")
     if budget < 1:
         raise ConfigError(f"A text needs a budget of at least one token, got max_new_tokens={budget}.")
-    rule_of(verification, 1)
     plan = make_plan(source, verification, num_drafts, draft_length)
     backbone = Backbone(model)
     draft = source.backbone(backbone)
@@ -408,7 +369,7 @@ def _write(
         item_ids = [item_id_of_tokens(row[keep].tolist()) for row, keep in zip(input_ids, valid, strict=True)]
     rows = Rows(
         input_ids, valid, torch.tensor(list(item_ids), device=device),
-        torch.arange(len(input_ids), device=device) % copies, seed, ends, budget,
+        torch.arange(len(input_ids), device=device) % copies, seed, settings.ends, budget,
     )  # fmt: skip
     once = slice(None, None, copies)
     prefix, _ = prefill(backbone, input_ids[once], valid[once].long())
@@ -418,13 +379,12 @@ def _write(
     start = drafter_starter(source, draft, plan, own_warp, input_ids, valid, warp.temperature == 0, copies)
     written = speculate(backbone, prefix, start, plan, warp, rows)
     longest = int(written.lengths.max())
-    behind = torch.arange(longest, device=device) >= written.lengths[:, None]
-    new = written.tokens[:, :longest].masked_fill(behind, pad)
+    after_end = torch.arange(longest, device=device) >= written.lengths[:, None]
+    new = written.tokens[:, :longest].masked_fill(after_end, settings.pad)
     return torch.cat([input_ids, new], dim=1), written.statistics
 
 
 __all__ = [
-    "DraftSource",
     "SpeculativeOutput",
     "draft_warp",
     "drafter_starter",

@@ -1,0 +1,98 @@
+"""What was decided for each item before its probes: how many of them, which path, when they agree enough."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors_egrm import ConfigError
+from .judge_options_egrm import PATHS, JudgeOptions
+
+
+@dataclass(frozen=True)
+class JudgePlan:
+    """One decision per item. Items of one batch may differ in each."""
+
+    num_probes: tuple[int, ...]
+    """[B] M, the first rungs of the ladder that are drawn of each prompt; 0 where the path is `long`."""
+    paths: tuple[str, ...]
+    """[B] `auto`, `short` or `long`, see `JudgeOptions.path`."""
+    thresholds: tuple[float, ...]
+    """[B] tau, in [0, 1]."""
+    timeouts_s: tuple[float | None, ...]
+    """[B] seconds until the item is given up, counted from when its judging begins; None: never."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.num_probes), len(self.paths), len(self.thresholds), len(self.timeouts_s)}
+        if len(sizes) != 1 or not set(self.paths) <= set(PATHS):
+            raise ConfigError(
+                f"A plan decides the same for every item, each path one of {', '.join(PATHS)}; got {self!r:.300}."
+            )
+
+    @classmethod
+    def of(cls, options: Sequence[JudgeOptions]) -> "JudgePlan":
+        """The plan of B items.
+
+        Args:
+            options: Resolved options of each.
+        """
+        return cls(
+            num_probes=tuple(0 if own.path == "long" else int(own.num_probes or 0) for own in options),
+            paths=tuple(own.path for own in options),
+            thresholds=tuple(own.consensus_threshold for own in options),
+            timeouts_s=tuple(own.timeout_s for own in options),
+        )
+
+    @property
+    def num_items(self) -> int:
+        """B."""
+        return len(self.paths)
+
+    def select(self, items: Sequence[int]) -> "JudgePlan":
+        """The plan of some items, in the order given."""
+        return JudgePlan(*(tuple(values[item] for item in items) for values in self._columns))
+
+    def deadlines(self) -> list[float]:
+        """[B] `time.monotonic()` at which each item is given up, if its judging begins now."""
+        now = time.monotonic()
+        return [math.inf if timeout is None else now + timeout for timeout in self.timeouts_s]
+
+    def threshold(self, device: torch.device) -> Tensor:
+        """[B] float64."""
+        return torch.tensor(self.thresholds, dtype=torch.float64, device=device)
+
+    def takes(self, path: str, device: torch.device) -> Tensor:
+        """[B] bool, items whose path is this one."""
+        return torch.tensor([own == path for own in self.paths], device=device)
+
+    def voters(self, item_index: Tensor) -> Tensor:
+        """[B] int64, probes drawn for each item: M for one prompt, 2 M for a pair in both orders.
+
+        Args:
+            item_index: [R] int64, the item of each prompt.
+        """
+        return torch.bincount(item_index, minlength=self.num_items) * torch.tensor(
+            self.num_probes, device=item_index.device
+        )
+
+    def live(self, item_index: Tensor, per_prompt: int) -> Tensor | None:
+        """[R * M] bool, which of M rows of each prompt are drawn; None: all.
+
+        Args:
+            item_index: [R] int64, the item of each prompt.
+            per_prompt: M, the most probes of any item.
+        """
+        if min(self.num_probes) == per_prompt:
+            return None
+        drawn = torch.tensor(self.num_probes, device=item_index.device)[item_index]
+        return (torch.arange(per_prompt, device=item_index.device) < drawn[:, None]).flatten()
+
+    @property
+    def _columns(self) -> tuple[tuple, ...]:
+        return self.num_probes, self.paths, self.thresholds, self.timeouts_s
+
+
+__all__ = ["JudgePlan"]

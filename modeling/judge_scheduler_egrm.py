@@ -1,0 +1,309 @@
+"""`Scheduler`: records in, results out, in full batches. Everything that judges more than one record goes through it.
+
+It travels with every checkpoint, because the pipeline needs it where the package is absent.
+"""
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .errors_egrm import ConfigError
+from .judge_options_egrm import JudgeOptions
+from .judge_plan_egrm import JudgePlan
+from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
+from .judge_values_egrm import EGRMOutput, LongItem, LongItems, Status
+from .prompt_groups_egrm import begin_alike
+
+
+PLAN_OPTIONS = frozenset({"num_probes", "path", "consensus_threshold", "timeout_s"})
+"""Options in which items of one batch may differ: they are decided item by item (`JudgePlan`)."""
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    # One record in flight.
+    ticket: int
+    entry: Entry
+    options: Mapping[str, Any]
+    deadline: float  # `time.monotonic()` at which it is given up, waiting included
+    group: Hashable | None
+    key: Hashable  # records with equal keys can be judged together
+    long_item: LongItem | None = None
+    seconds_left: float = math.inf
+
+
+class Scheduler:
+    """Judges records in full batches, in whatever order they come.
+
+    Records wait to be probed until a batch is full; those whose probes disagree wait in a pool until a full batch of them
+    can think. Records that answer one question are probed together, so that they share its prefill. A result depends on
+    record, options and seed alone: not on batches, order or neighbours.
+
+    Args:
+        model: An `EGRMRewardModel`.
+        processor: Makes the judge prompts; by default the model's own.
+        batch_size: Records judged together, at least 1.
+        return_texts: Whether results carry the text of the chosen candidate.
+        explain: Whether results carry an account of how they came about.
+        states: Which hidden states the account's candidates carry, one of `POOLINGS`; None: none.
+        **options: Fields of `JudgeOptions` for every record that brings no others.
+
+    Raises:
+        ConfigError: A setting is unknown or out of range.
+
+    Example:
+        ```python
+        scheduler = Scheduler(model, batch_size=16)
+        ticket = scheduler.submit({"prompt": "What is 2 + 3?", "response": "5"})
+        while scheduler.step(flush=True):
+            pass
+        ((ticket, result),) = scheduler.take()
+        ```
+    """
+
+    def __init__(
+        self, model: Any, processor: Any = None, *, batch_size: int = 8, return_texts: bool = False,
+        explain: bool = False, states: str | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        if batch_size < 1:
+            raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}.")
+        self.model, self.processor = model, model.processor if processor is None else processor
+        self.batch_size, self.options = batch_size, options
+        asked = {"return_texts": return_texts, "explain": explain, "states": states}
+        self._asked = {name: value for name, value in asked.items() if value}
+        self._tickets = 0
+        self._waiting: list[_Slot] = []  # to be probed
+        self._pool: list[_Slot] = []  # probed, to be thought about
+        self._alone: deque[_Slot] = deque()  # from a batch that failed
+        self._done: list[tuple[int, JudgeResult]] = []
+
+    def submit(
+        self, record: object, *, space: Any = None, rubric: str | None = None, options: Mapping[str, Any] | None = None,
+        deadline: float | None = None, group: Hashable | None = None,
+    ) -> int:  # fmt: skip
+        """Take a record in; nothing is computed yet but its tokens.
+
+        Args:
+            record: A mapping as `EGRMProcessor.encode` reads it, or a conversation. One that cannot be judged gives a result
+                whose `status` and `error` say why.
+            space: Its verdict space, by default the processor's.
+            rubric: Its rubric where it brings none.
+            options: Fields of `JudgeOptions` beside the scheduler's own.
+            deadline: `time.monotonic()` at which it is given up, waiting included; None: never.
+            group: Records of one group share what their prompts have in common; by default those whose prompts begin alike.
+
+        Returns:
+            A number that `take` gives back with the result.
+
+        Raises:
+            ConfigError: Space, rubric or options are wrong for every record.
+        """
+        read = encode_record(self.processor, record, space=space, rubric=rubric)
+        return self.submit_entry(read, options=options, deadline=deadline, group=group)
+
+    def submit_entry(
+        self, entry: Entry | JudgeResult, *, options: Mapping[str, Any] | None = None, deadline: float | None = None,
+        group: Hashable | None = None,
+    ) -> int:  # fmt: skip
+        """`submit` of what is encoded already, or has failed already.
+
+        Args:
+            entry: An encoded record, or its result.
+            options: As in `submit`.
+            deadline: As in `submit`.
+            group: As in `submit`.
+        """
+        self._tickets += 1
+        if isinstance(entry, JudgeResult):
+            self._done.append((self._tickets, entry))
+            return self._tickets
+        own = {**self.options, **(options or {})}
+        task = entry.item.task
+        if options:  # the scheduler's own were checked where they came from
+            self.model.config.judge_options(task.space.kind, **own)
+        shared = tuple((name, _hashable(value)) for name, value in sorted(own.items()) if name not in PLAN_OPTIONS)
+        key = (task.space, task.short_suffix_ids, task.long_suffix_ids, shared)
+        limit = math.inf if deadline is None else deadline
+        self._waiting.append(_Slot(self._tickets, entry, own, limit, group, key))
+        return self._tickets
+
+    @property
+    def in_flight(self) -> int:
+        """How many records have no result yet."""
+        return len(self._waiting) + len(self._pool) + len(self._alone)
+
+    def step(self, *, flush: bool = False, urgent: int | None = None) -> bool:
+        """Compute one batch: the fullest kind of work there is.
+
+        Args:
+            flush: Whether a batch that is not full may be computed where there is no full one.
+            urgent: The ticket that somebody waits for: what it needs may be computed in however small a batch.
+
+        Returns:
+            Whether anything was computed.
+        """
+        held_up = [slot.ticket for slot in self._waiting]
+        if self._alone:
+            self._judge_alone()
+        elif batch := self._full(self._pool):
+            self._think(batch[: self.batch_size])
+        elif batch := self._full(self._waiting):
+            self._probe(self._nearest(batch))
+        elif self._waiting and (flush or urgent in held_up):
+            first = self._waiting[0] if urgent not in held_up else self._waiting[held_up.index(urgent)]
+            self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
+        elif self._pool and (flush or urgent is not None):
+            first = next((slot for slot in self._pool if slot.ticket == urgent), self._pool[0])
+            self._think([slot for slot in self._pool if slot.key == first.key][: self.batch_size])
+        else:
+            return False
+        return True
+
+    def take(self) -> list[tuple[int, JudgeResult]]:
+        """Tickets and results that have come since the last call, in the order in which they came."""
+        done, self._done = self._done, []
+        return done
+
+    def drain(self) -> list[JudgeResult]:
+        """Judge everything that was submitted; its results, in the order of their tickets."""
+        while self.step(flush=True):
+            pass
+        return [result for _, result in sorted(self.take(), key=lambda pair: pair[0])]
+
+    # Batches
+
+    def _full(self, slots: Sequence[_Slot]) -> list[_Slot]:
+        # All of the first kind of which there are enough for a batch.
+        if len(slots) < self.batch_size:
+            return []
+        counts = Counter(slot.key for slot in slots)
+        key = next((key for key, count in counts.items() if count >= self.batch_size), None)
+        return [] if key is None else [slot for slot in slots if slot.key == key]
+
+    def _nearest(self, slots: Sequence[_Slot], first: _Slot | None = None) -> list[_Slot]:
+        # A batch around one slot, the oldest by default: those of its question first, then the nearest in length.
+        first = first or slots[0]
+
+        def distance(slot: _Slot) -> tuple[bool, int]:
+            return not _belong_together(first, slot), abs(slot.entry.num_tokens - first.entry.num_tokens)
+
+        return sorted(slots, key=distance)[: self.batch_size]
+
+    # Work
+
+    def _probe(self, slots: Sequence[_Slot]) -> None:
+        now = time.monotonic()
+        late = [slot for slot in slots if now > slot.deadline]
+        for slot in late:
+            self._finish(slot, failed_result(slot.entry.record_id, Status.TIMEOUT, slot.entry.item, seed=_seed(slot)))
+        on_time = [slot for slot in slots if slot not in late]
+        if on_time:
+            self._probe_together(on_time)
+        gone = set(slots)
+        self._waiting = [slot for slot in self._waiting if slot not in gone]
+
+    def _probe_together(self, slots: Sequence[_Slot]) -> None:
+        entries = [slot.entry for slot in slots]
+        try:
+            inputs = self.processor.collate([entry.item for entry in entries], groups=_groups(slots))
+            stage = self.model.probe(inputs, **self._arguments(slots), **self._accounts())
+            results = results_of(entries, stage.output, _seed(slots[0]))
+        except Exception as error:
+            raise_if_programs(error)
+            self._alone.extend(slots)
+            return
+        undecided = dict(zip(stage.long_index, stage.long_items(), strict=True))
+        for row, slot in enumerate(slots):
+            if row in undecided:
+                slot.long_item = undecided[row]
+                # Waiting for a full batch is no computing: the clock stops, unless the caller's own deadline runs.
+                slot.seconds_left = undecided[row].deadline - time.monotonic()
+                self._pool.append(slot)
+            else:
+                self._finish(slot, results[row])
+
+    def _think(self, slots: Sequence[_Slot]) -> None:
+        now = time.monotonic()
+        options = {name: value for name, value in slots[0].options.items() if name not in PLAN_OPTIONS}
+        try:
+            items = LongItems(
+                replace(slot.long_item, deadline=min(now + slot.seconds_left, slot.deadline))
+                for slot in slots
+                if slot.long_item is not None
+            )
+            output = self.model.deliberate(items, **options, **self._asked)
+            results = results_of([slot.entry for slot in slots], output, _seed(slots[0]))
+        except Exception as error:
+            raise_if_programs(error)
+            self._alone.extend(slots)
+        else:
+            for slot, result in zip(slots, results, strict=True):
+                self._finish(slot, result)
+        for slot in slots:
+            slot.long_item = None  # frees its prefix
+        gone = set(slots)
+        self._pool = [slot for slot in self._pool if slot not in gone]
+
+    def _judge_alone(self) -> None:
+        # Back in the loop, the failed batch's tensors are free, which a retry for lack of memory needs.
+        slot = self._alone[0]
+        try:
+            inputs = self.processor.collate([slot.entry.item])
+            output: EGRMOutput = self.model.judge(inputs, **slot.options, **self._asked)
+            (result,) = results_of([slot.entry], output, _seed(slot))
+        except Exception as error:
+            raise_if_programs(error)
+            result = failed_result(slot.entry.record_id, error, slot.entry.item, seed=_seed(slot))
+        self._alone.popleft()
+        self._finish(slot, result)
+
+    def _finish(self, slot: _Slot, result: JudgeResult) -> None:
+        self._done.append((slot.ticket, result))
+
+    def _accounts(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asked.items() if name != "return_texts"}
+
+    def _arguments(self, slots: Sequence[_Slot]) -> dict[str, Any]:
+        # Options that all share, and a plan where they differ, or where a deadline cuts a timeout short.
+        first, now = slots[0].options, time.monotonic() if any(slot.deadline < math.inf for slot in slots) else 0.0
+        if all(slot.options == first for slot in slots) and not now:
+            return dict(first)
+        resolved = [self._resolved(slot, now) for slot in slots]
+        shared = {name: value for name, value in first.items() if name not in PLAN_OPTIONS}
+        return {**shared, "plan": JudgePlan.of(resolved)}
+
+    def _resolved(self, slot: _Slot, now: float) -> JudgeOptions:
+        options = self.model.config.judge_options(slot.entry.item.task.space.kind, **slot.options)
+        if slot.deadline == math.inf:
+            return options
+        left = max(slot.deadline - now, 1e-6)
+        return options.with_overrides(timeout_s=left if options.timeout_s is None else min(options.timeout_s, left))
+
+
+def _belong_together(first: _Slot, second: _Slot) -> bool:
+    if first.group is not None or second.group is not None:
+        return first.group == second.group
+    return begin_alike(first.entry.item.prompts[0], second.entry.item.prompts[0])
+
+
+def _groups(slots: Iterable[_Slot]) -> list[int] | None:
+    # None: found by the processor, from the prompts.
+    names = [slot.group for slot in slots]
+    if all(name is None for name in names):
+        return None
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names)) if name is not None}
+    return [numbers.get(name, len(names) + place) for place, name in enumerate(names)]
+
+
+def _hashable(value: Any) -> Hashable:
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _seed(slot: _Slot) -> int:
+    return slot.options.get("seed", JudgeOptions.seed)
+
+
+__all__ = ["PLAN_OPTIONS", "Scheduler"]
