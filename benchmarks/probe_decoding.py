@@ -33,7 +33,7 @@ from transformers_egrm.modeling.engine_local_egrm import LocalEngine
 from transformers_egrm.modeling.engine_protocol_egrm import Drawn, PromptRows, Prompts
 from transformers_egrm.modeling.engine_steps_egrm import StarStepper
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
-from transformers_egrm.modeling.judge_short_egrm import branches_of
+from transformers_egrm.modeling.judge_probes_egrm import branches_of
 
 
 HERE = Path(__file__).parent

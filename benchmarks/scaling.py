@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.templates_egrm import RUBRICS
+from transformers_egrm.modeling.prompt_templates_egrm import RUBRICS
 
 
 TEXT = "the judge reads an answer and says how good it is before it thinks about it once more"

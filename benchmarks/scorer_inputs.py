@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from transformers_egrm import load_mini
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.evaluation.metrics import wilson
-from transformers_egrm.modeling.judge_scorer_egrm import HybridLoss
 from transformers_egrm.training.candidates import sample_groups
 from transformers_egrm.training.choice import pairs_of
 from transformers_egrm.training.items import ItemEncoder
+from transformers_egrm.training.loss import HybridLoss
 
 
 HARD = {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2}

@@ -7,8 +7,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .errors_egrm import ConfigError
-from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions, need
+from .errors_egrm import ConfigError, need
+from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 
 
 SCORER_KINDS = ("encoder", "generator_state")
@@ -108,6 +108,14 @@ class EGRMConfig(PreTrainedConfig):
     def has_scorer(self) -> bool:
         """Whether the checkpoint carries a scorer of either kind."""
         return self.scorer_config is not None or self.scorer_kind == "generator_state"
+
+    @property
+    def longest_prompt(self) -> int | None:
+        """Tokens of the longest prompt after which a verdict or a chain still fits; None: the context is not known."""
+        context = getattr(self.get_text_config().get_text_config(), "max_position_embeddings", None)
+        options = self.judge_options()
+        room = max(options.max_chain_tokens, options.max_probe_tokens)
+        return context - room if context is not None and context > room else None
 
     def judge_options(self, kind: str | None = None, **overrides: Any) -> JudgeOptions:
         """The checkpoint's judging defaults, with overrides; nothing in them is left to be decided.

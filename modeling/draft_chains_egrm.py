@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from .draft_generate_egrm import DraftSource, draft_warp, drafter_starter, make_plan
 from .draft_loop_egrm import Rows, SpeculationPlan, speculate
+from .draft_options_egrm import DraftingOptions
 from .draft_sources_egrm import Warp
 from .draft_tree_egrm import tree_refusal
 from .engine_backbone_egrm import Backbone
@@ -18,7 +19,6 @@ from .engine_local_egrm import StarPrompts
 from .engine_protocol_egrm import Branches, Drafted, Drawn
 from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError, UnsupportedModelError
-from .judge_options_egrm import DraftingOptions
 
 
 TRIAL_TOKENS = 24  # of every branch, both ways, to tell which is faster

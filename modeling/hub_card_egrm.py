@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from .configuration_egrm import EGRMConfig
-from .verdicts_egrm import JudgeTask
+from .prompt_task_egrm import JudgeTask
 
 
 MARKER = "<!-- Rendered from config.json at every save. Remove this line to keep your own text. -->"
@@ -78,7 +78,11 @@ def _reward_lines(config: EGRMConfig) -> list[str]:
     space = JudgeTask.from_dict(config.task).space
     if not space.enumerable:
         return ["Free answers: the verdict is text; a reward exists only against a reference."]
-    scale = "as judged, not calibrated" if config.reward == "verdict" else "averaged over the verdict distribution"
+    scale = (
+        "as judged, not calibrated"
+        if config.judge_options().reward == "verdict"
+        else "averaged over the verdict distribution"
+    )
     return [
         f"Verdict space `{space.kind}`: {', '.join(f'`{label}`' for label in space.labels)}.",
         f"Rewards lie in [{min(space.rewards):g}, {max(space.rewards):g}], {scale}; without a verdict there is no",

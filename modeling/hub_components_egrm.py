@@ -1,11 +1,13 @@
 """What may come as a generator, and what of it can be saved: adapters, quantised weights, GGUF files."""
 
+import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from .errors_egrm import ConfigError, UnsupportedModelError
 
@@ -55,29 +57,6 @@ def quantization_method(model: PreTrainedModel) -> str | None:
     config = getattr(model.config, "quantization_config", None)
     method = config.get("quant_method") if isinstance(config, dict) else getattr(config, "quant_method", None)
     return getattr(method, "value", method)
-
-
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, num_embeddings: int, reader: str) -> None:
-    """Refuse a tokenizer that belongs to another model.
-
-    Tokens added behind the base vocabulary may lack an embedding as long as nothing writes them: Gemma 3's text models
-    come so.
-
-    Args:
-        tokenizer: The one to check.
-        num_embeddings: How many token ids the model knows.
-        reader: Who reads the tokens, for the message.
-
-    Raises:
-        ConfigError: Text or control tokens can have ids that the model does not know.
-    """
-    control = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.cls_token_id]
-    highest = max([tokenizer.vocab_size - 1, *(token for token in control if isinstance(token, int))])
-    if highest >= num_embeddings:
-        raise ConfigError(
-            f"The tokenizer of the {reader} writes token ids up to {highest}, but the {reader} knows {num_embeddings}.",
-            "Pass the tokenizer it was trained with, or resize its token embeddings.",
-        )
 
 
 def has_adapter(module: nn.Module) -> bool:
@@ -140,4 +119,26 @@ def _merged(layer: Any) -> nn.Module:
     return layer.get_base_layer()
 
 
-__all__ = ["check_vocabulary", "has_adapter", "merged_state_dict", "plain_generator", "quantization_method"]
+def is_hub_id(name: str) -> bool:
+    """Whether a name reads like a repository's, and is no folder here."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
+
+
+def need_class(part: PreTrainedModel, shell: PreTrainedModel) -> None:
+    """Refuse a part of another class than the one a checkpoint would load it with.
+
+    Args:
+        part: Given.
+        shell: Made from its configuration.
+
+    Raises:
+        UnsupportedModelError: The classes differ.
+    """
+    if type(part) is not type(shell):
+        raise UnsupportedModelError(
+            f"The checkpoint would be loaded with a {type(shell).__name__}, but was given a {type(part).__name__}.",
+            "Load the part with `AutoModelForCausalLM` (generator) or `AutoModel` (scorer).",
+        )
+
+
+__all__ = ["has_adapter", "is_hub_id", "merged_state_dict", "need_class", "plain_generator", "quantization_method"]

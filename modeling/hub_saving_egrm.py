@@ -13,8 +13,8 @@ from transformers.utils.hub import create_and_tag_model_card, hf_api
 from .configuration_egrm import EGRMConfig
 from .errors_egrm import ConfigError
 from .hub_card_egrm import is_rendered, write_card
-from .hub_components_egrm import check_vocabulary, has_adapter, merged_state_dict
-from .judge_scorer_egrm import EGRMScorer
+from .hub_components_egrm import has_adapter, merged_state_dict
+from .judge_scorer_egrm import EGRMScorer, check_vocabulary
 from .processing_egrm import EGRMProcessor
 
 

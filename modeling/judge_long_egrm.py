@@ -18,10 +18,10 @@ from .engine_vocabulary_egrm import OpenVocabulary
 from .errors_egrm import ConfigError
 from .judge_cost_egrm import branch_flops, start_flops
 from .judge_options_egrm import JudgeOptions
+from .judge_probes_egrm import branches_of
+from .judge_reading_egrm import answer_of, label_of, reward_of, verdict_of, written
 from .judge_rows_egrm import join_outputs
-from .judge_short_egrm import branches_of
 from .judge_values_egrm import Account, Candidate, EGRMOutput, Judge, LongItem, LongItems, Status
-from .verdict_reading_egrm import answer_of, label_of, reward_of, verdict_of, written
 
 
 SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing

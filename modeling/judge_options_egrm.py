@@ -3,18 +3,16 @@
 A checkpoint stores the groups as data (`EGRMConfig.judging`); what belongs to one call only (`CallOptions`) it does not.
 """
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .draft_verification_egrm import METHODS, rule_of
-from .errors_egrm import ConfigError
+from .draft_options_egrm import DraftingOptions
+from .errors_egrm import ConfigError, is_count, is_finite, need, need_one_of
 
 
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
-DRAFTINGS = ("none", "auto", "model", "layers", "ngram")
 EXACT_KINDS = (
     "pairwise",
     "binary",
@@ -50,10 +48,10 @@ class LadderOptions:
         )
         need(len(self.top_ps) == rungs, "top_ps", self.top_ps, f"one value per temperature ({rungs})")
         need(all(0 < p <= 1 for p in self.top_ps), "top_ps", self.top_ps, "values in (0, 1]")
-        need(self.num_probes is None or _is_count(self.num_probes, most=rungs), "num_probes", self.num_probes,
+        need(self.num_probes is None or is_count(self.num_probes, most=rungs), "num_probes", self.num_probes,
              f"an integer from 1 to the ladder's {rungs} rungs, or None for all")  # fmt: skip
-        need(_is_count(self.max_probe_tokens), "max_probe_tokens", self.max_probe_tokens, "an integer >= 1")
-        _need_one_of(self, probe_vocabulary=("full", "verdict"))
+        need(is_count(self.max_probe_tokens), "max_probe_tokens", self.max_probe_tokens, "an integer >= 1")
+        need_one_of(self, probe_vocabulary=("full", "verdict"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class ConsensusOptions:
     def __post_init__(self) -> None:
         tau = self.consensus_threshold
         need(is_finite(tau) and 0 <= tau <= 1, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
-        _need_one_of(self, consensus=(None, "sampled", "exact"), reward=("verdict", "expected"))
+        need_one_of(self, consensus=(None, "sampled", "exact"), reward=("verdict", "expected"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,43 +96,11 @@ class ChainOptions:
 
     def __post_init__(self) -> None:
         for name in ("num_chains", "max_chain_tokens"):
-            need(_is_count(getattr(self, name)), name, getattr(self, name), "an integer >= 1")
+            need(is_count(getattr(self, name)), name, getattr(self, name), "an integer >= 1")
         temperature = self.chain_temperature
         need(is_finite(temperature) and temperature >= 0, "chain_temperature", temperature, "a number >= 0")
         need(0 < self.chain_top_p <= 1, "chain_top_p", self.chain_top_p, "a value in (0, 1]")
-        _need_one_of(self, selection=(None, *SELECTIONS))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftingOptions:
-    """Who drafts chains, whose law stays the same, and how drafts are verified."""
-
-    drafting: str | None = None
-    """`none`, `model` (the checkpoint's draft), `layers` (the generator's first ones), `ngram` (the text so far); `auto`: the
-    checkpoint's draft where a short trial on this machine shows that it saves time, so that the texts drawn may differ from
-    machine to machine. By default the checkpoint's draft where it has one, else none."""
-    verification: str | None = None
-    """`sd`, `bv`, `gbv` (one draft), `spectr`, `spectr_gbv`, `md_bv` or `md_bv_plus`. By default the fastest for the number
-    of drafts, see docs/speculative.md."""
-    num_drafts: int | None = None
-    """S, drafts of each chain at a time; by default 4, or 1 where drafting or verification know only one."""
-    draft_length: int = 8
-    """L, tokens of a draft, at least 1."""
-    draft_layers: int = 2
-    """With drafting `layers`: how many of the generator's layers."""
-    draft_ngram: int = 3
-    """With drafting `ngram`: how many last tokens are looked up at most."""
-
-    def __post_init__(self) -> None:
-        for name in ("draft_length", "draft_layers", "draft_ngram"):
-            need(_is_count(getattr(self, name)), name, getattr(self, name), "an integer >= 1")
-        _need_one_of(self, drafting=(None, *DRAFTINGS), verification=(None, *METHODS))
-        if self.num_drafts is not None:
-            need(_is_count(self.num_drafts), "num_drafts", self.num_drafts, "an integer >= 1, or None")
-            if self.drafting != "none" and self.verification is not None:
-                rule_of(self.verification, self.num_drafts)
-            need(self.drafting != "ngram" or self.num_drafts == 1, "num_drafts", self.num_drafts,
-                 "1 with drafting='ngram': looked-up drafts are all alike")  # fmt: skip
+        need_one_of(self, selection=(None, *SELECTIONS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +119,7 @@ class CallOptions:
     """Deadline per item, in seconds; an item that misses it has status `timeout`."""
 
     def __post_init__(self) -> None:
-        _need_one_of(self, path=PATHS, decoder=DECODERS)
+        need_one_of(self, path=PATHS, decoder=DECODERS)
         need(self.timeout_s is None or self.timeout_s > 0, "timeout_s", self.timeout_s, "seconds > 0, or None")
 
 
@@ -214,36 +180,10 @@ OPTION_NAMES = frozenset(field.name for field in fields(JudgeOptions))
 STORED_NAMES = tuple(field.name for group in GROUPS[:-1] for field in fields(group))
 
 
-def is_finite(value: object) -> bool:
-    """Whether a value is a number, and neither infinite nor NaN."""
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def need(holds: bool, name: str, value: object, expected: str) -> None:
-    """Refuse a setting unless `holds`.
-
-    Raises:
-        ConfigError: It does not.
-    """
-    if not holds:
-        raise ConfigError(f"`{name}` must be {expected}, got {value!r}.")
-
-
-def _is_count(value: object, most: float = math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-
-
-def _need_one_of(options: object, **allowed: tuple[str | None, ...]) -> None:
-    for name, values in allowed.items():
-        words = ", ".join(value for value in values if value is not None)
-        need(getattr(options, name) in values, name, getattr(options, name), f"one of {words}")
-
-
 __all__ = [
     "ChainOptions",
     "ConsensusOptions",
     "DraftingOptions",
     "JudgeOptions",
     "LadderOptions",
-    "need",
 ]

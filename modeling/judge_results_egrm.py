@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .judge_values_egrm import Account, EGRMOutput, Route, Status
-from .processing_egrm import EncodedItem
+from .judge_batch_egrm import EncodedItem
+from .judge_values_egrm import Account, EGRMOutput, Status
+from .verdict_consensus_egrm import Route
 
 
 _REASONS = {

@@ -195,8 +195,7 @@ class Scheduler:
     # Work
 
     def _probe(self, slots: Sequence[_Slot]) -> None:
-        now = time.monotonic()
-        late = [slot for slot in slots if now > slot.deadline]
+        late = [slot for slot in slots if slot.deadline < math.inf and time.monotonic() > slot.deadline]
         for slot in late:
             self._finish(slot, failed_result(slot.entry.record_id, Status.TIMEOUT, slot.entry.item, seed=_seed(slot)))
         on_time = [slot for slot in slots if slot not in late]

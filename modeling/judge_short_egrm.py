@@ -8,38 +8,30 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from .engine_protocol_egrm import Branches, Drawn, Prompts
-from .engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
-from .errors_egrm import ConfigError
+from .engine_protocol_egrm import Prompts
 from .judge_cost_egrm import branch_flops, path_flops, start_flops, sum_by
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
+from .judge_probes_egrm import Probes, build_trie, draw_probes, exact_probs, over_ladder
+from .judge_reading_egrm import label_of, reward_of, written
 from .judge_rows_egrm import join_stages, rows_of
 from .judge_values_egrm import (
     Account,
     Candidate,
-    Consensus,
     EGRMOutput,
     Judge,
     JudgeInputs,
     LongItem,
     LongItems,
     ProbeVote,
-    Route,
     ShortStage,
     Status,
 )
-from .verdict_consensus_egrm import count_votes, exact_consensus, is_decided, sampled_consensus
-from .verdict_reading_egrm import ProbeReader, TextReader, TrieReader, label_of, reward_of, written
-from .verdicts_egrm import JudgeTask
-
-
-ORDER_STRIDE = 1 << 10  # branch ids of an item's second prompt start here
+from .verdict_consensus_egrm import Consensus, Route, exact_consensus
 
 
 def judge_short(
@@ -88,17 +80,17 @@ def _probe(
     columns = None if trie is None or open_ended else len(trie.columns)
     flops = [start_flops(engine.cost, prompts, columns)]
 
-    by_rung = None if trie is None else _exact_probs(prompts, trie, inputs, options, plan)
+    by_rung = None if trie is None else exact_probs(prompts, trie, inputs, options, plan)
     if by_rung is not None and trie is not None:
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
-    probes = _draw(model, prompts, trie, inputs, options, plan, deadlines, states) if sampled else None
+    probes = draw_probes(model, prompts, trie, inputs, options, plan, deadlines, states) if sampled else None
     if probes is not None:
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
         consensus, timed_out, broken = probes.vote(inputs, plan)
     else:
         assert by_rung is not None, "exact consensus is read from the distribution"
-        consensus = exact_consensus(_over_ladder(by_rung, plan), plan.threshold(engine.device))
+        consensus = exact_consensus(over_ladder(by_rung, plan), plan.threshold(engine.device))
         now = time.monotonic()
         timed_out = torch.tensor([now > deadline for deadline in deadlines], device=engine.device)
         broken = by_rung.isnan().any(-1).any(-1)
@@ -131,217 +123,12 @@ def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: Jud
     return stage.result(start_flops(engine.cost, prompts, 0), deadlines, explain)
 
 
-# -- what is possible ---------------------------------------------------------------------------------------------------
-
-
-def needed_abilities(options: JudgeOptions, state_pooling: str | None) -> set[str]:
-    """What an engine must be able to do for these options, of `engine_protocol_egrm.ABILITIES`.
-
-    Args:
-        options: Resolved.
-        state_pooling: What the judge's scorer reads of hidden states; None where it reads texts.
-    """
-    probes, chains = options.path != "long", options.path != "short"
-    wanted = {
-        "logits": probes and (options.consensus == "exact" or options.reward == "expected"),
-        "restrict": probes and options.consensus == "sampled" and options.probe_vocabulary == "verdict",
-        "log_probs": chains and options.selection == "likelihood",
-        "states": chains and options.selection == "scorer" and state_pooling is not None,
-        "drafts": chains and options.drafting not in ("none", "auto"),
-        "decoders": options.decoder != "auto",
-    }
-    return {name for name, needed in wanted.items() if needed}
-
-
-def check_task(task: JudgeTask, options: JudgeOptions) -> None:
-    """Refuse options that contradict a verdict space, before anything is run.
-
-    Args:
-        task: What is judged.
-        options: Resolved.
-
-    Raises:
-        ConfigError: The options need a list of verdicts where there is none, or verdicts of one token.
-    """
-    if options.path == "long":
-        return
-    needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if needs_list and not task.space.enumerable:
-        raise ConfigError(
-            "Free verdicts cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
-            "reward='expected' is defined for them.",
-            "Use probe_vocabulary='full', consensus='sampled', reward='verdict'.",
-        )
-    trie = build_trie(task, options, torch.device("cpu"))
-    steps = trie.max_steps if trie is not None and options.probe_vocabulary == "verdict" else options.max_probe_tokens
-    if options.decoder == "first_token" and steps > 1:
-        raise ConfigError(
-            f"decoder='first_token' draws every probe from the prompt's last logits, but verdicts may take {steps} tokens.",
-            "Use decoder='auto', or a verdict space of single tokens with probe_vocabulary='verdict'.",
-        )
-
-
-def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> VerdictTrie | None:
-    """The verdict space as token sequences; None where the options do not need them.
-
-    Raises:
-        ConfigError: The options need a larger token budget.
-    """
-    needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if not needs_list or not task.space.enumerable:
-        return None
-    trie = _trie_of(task.verdict_token_ids, task.probe_stop_ids, device)
-    if (
-        options.probe_vocabulary == "verdict"
-        and options.consensus == "sampled"
-        and trie.max_steps > options.max_probe_tokens
-    ):
-        raise ConfigError(
-            f"A verdict of this space takes up to {trie.max_steps} tokens, but max_probe_tokens is "
-            f"{options.max_probe_tokens}.",
-            f"Set max_probe_tokens to at least {trie.max_steps}.",
-        )
-    return trie
-
-
-@lru_cache(maxsize=32)
-def _trie_of(sequences: tuple[tuple[int, ...], ...], stop_ids: tuple[int, ...], device: torch.device) -> VerdictTrie:
-    # A space of a thousand verdicts takes longer to list than a short prompt to run.
-    return VerdictTrie(sequences, stop_ids).to(device)
-
-
-# -- probes -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Probes:
-    drawn: Drawn
-    reader: ProbeReader
-
-    def vote(self, inputs: JudgeInputs, plan: JudgePlan) -> tuple[Consensus, Tensor, Tensor]:
-        """Consensus, and which items ran out of time or met NaN logits."""
-        counts, unread, total = _tally(self.reader, inputs, plan)
-        threshold = plan.threshold(counts.device)
-        consensus = sampled_consensus(counts, unread, total, threshold)
-        late, broken = (
-            sum_by(inputs.item_index, flags, inputs.num_items) > 0 for flags in (self.drawn.late, self.drawn.broken)
-        )
-        # A probe that came too late does not matter where the others have decided without it.
-        return consensus, late & ~is_decided(counts, unread, total, threshold, stop_long=False), broken
-
-
-def _draw(
-    model: Judge, prompts: Prompts, trie: VerdictTrie | None, inputs: JudgeInputs, options: JudgeOptions,
-    plan: JudgePlan, deadlines: Sequence[float], states: str | None,
-) -> _Probes:  # fmt: skip
-    task, item_index, most = inputs.task, inputs.item_index, max(plan.num_probes)
-    reader: ProbeReader
-    if trie is not None and options.probe_vocabulary == "verdict":
-        reader, vocabulary, budget = TrieReader(inputs, most, trie), trie, trie.max_steps
-    else:
-        reader = TextReader(inputs, most, model.decode_tokens)
-        vocabulary, budget = OpenVocabulary(task.chain_stop_ids, task.probe_stop_ids), options.max_probe_tokens
-    threshold = plan.threshold(item_index.device)
-    # A certain long path is reason to stop only where probes are no candidates on it.
-    stop_long = plan.takes("auto", item_index.device) & (not options.reuse_probes)
-
-    def decide(drawn: Drawn) -> Tensor:
-        reader.read(drawn)
-        return is_decided(*_tally(reader, inputs, plan), threshold, stop_long)[item_index]
-
-    branches = branches_of(
-        inputs.item_ids[item_index], orders_of(item_index), options.temperatures[:most], options.top_ps[:most],
-        options.seed, live=plan.live(item_index, most),
-    )  # fmt: skip
-    drawn = prompts.sample(
-        branches,
-        vocabulary,
-        budget,
-        deadlines=None if all(map(math.isinf, deadlines)) else [deadlines[item] for item in item_index.tolist()],
-        decide=decide if options.early_stop else None,
-        pooling=states if options.reuse_probes else None,
-    )
-    reader.read(drawn)
-    return _Probes(drawn, reader)
-
-
-def _tally(reader: ProbeReader, inputs: JudgeInputs, plan: JudgePlan) -> tuple[Tensor, Tensor, Tensor]:
-    # Votes [B, C], probes not read (yet) [B], probes in all [B].
-    counts = count_votes(reader.verdicts, reader.parsed, inputs.item_index, inputs.num_items, reader.num_ids)
-    total = plan.voters(inputs.item_index)
-    return counts, total - sum_by(inputs.item_index, reader.seen, inputs.num_items), total
-
-
-def orders_of(item_index: Tensor) -> Tensor:
-    """[R] int64: 0 for an item's first prompt, 1 for its second, …"""
-    position = torch.arange(item_index.shape[0], device=item_index.device)
-    first = torch.searchsorted(item_index.contiguous(), item_index.contiguous())
-    return position - first
-
-
-def branches_of(
-    item_ids: Tensor, orders: Tensor, temperatures: Sequence[float], top_ps: Sequence[float], seed: int,
-    offset: int = 0, live: Tensor | None = None,
-) -> Branches:  # fmt: skip
-    """The rows of R prompts with a ladder each.
-
-    Args:
-        item_ids: [R] int64.
-        orders: [R] int64, which of its item's prompts each one is.
-        temperatures: M values.
-        top_ps: M values.
-        seed: Of all random numbers.
-        offset: Added to the branch ids.
-        live: As in `Branches`.
-    """
-    prompts, rungs, device = item_ids.shape[0], len(temperatures), item_ids.device
-    ladder = torch.tensor([temperatures, top_ps], dtype=torch.float64).to(device)
-    rung = torch.arange(rungs, device=device).repeat(prompts)
-    branch = rung + orders.repeat_interleave(rungs) * ORDER_STRIDE + offset
-    rows = (ladder[0].repeat(prompts), ladder[1].repeat(prompts), item_ids.repeat_interleave(rungs), branch)
-    return Branches(*rows, per_prompt=rungs, seed=seed, live=live)
-
-
-# -- exact consensus ----------------------------------------------------------------------------------------------------
-
-
-def _exact_probs(
-    prompts: Prompts, trie: VerdictTrie, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan
-) -> Tensor | None:
-    """[B, M, C] float64, verdict distribution of each rung averaged over both orders; None where nothing needs it."""
-    if options.consensus != "exact" and options.reward != "expected":
-        return None
-    node_logits, most = prompts.read(trie.paths, trie.columns), max(plan.num_probes)
-    ladder = torch.tensor(
-        [options.temperatures[:most], options.top_ps[:most]], dtype=torch.float64, device=node_logits.device
-    )
-    by_prompt = trie.verdict_probs(node_logits, ladder[0], ladder[1])
-    by_prompt[~node_logits.amax(-1).isfinite().all(-1)] = torch.nan
-    swap = torch.tensor(inputs.task.space.swap_ids, device=by_prompt.device)
-    by_prompt = torch.where(inputs.swapped[:, None, None], by_prompt[..., swap], by_prompt)
-    sums = by_prompt.new_zeros(inputs.num_items, *by_prompt.shape[1:]).index_add_(0, inputs.item_index, by_prompt)
-    return sums / torch.bincount(inputs.item_index, minlength=inputs.num_items)[:, None, None]
-
-
-def _over_ladder(by_rung: Tensor, plan: JudgePlan) -> Tensor:
-    """[B, C] float64, the mean over each item's own rungs."""
-    most = by_rung.shape[1]
-    if min(plan.num_probes) == most:
-        return by_rung.mean(1)
-    own = torch.tensor(plan.num_probes, device=by_rung.device)
-    rungs = torch.arange(most, device=by_rung.device) < own[:, None]
-    return torch.where(rungs[..., None], by_rung, 0.0).sum(1) / own[:, None]
-
-
-# -- what leaves the stage ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Stage:
     # All that is known once the route is.
     model: Judge
     prompts: Prompts
-    probes: _Probes | None
+    probes: Probes | None
     consensus: Consensus
     by_rung: Tensor | None
     statuses: Tensor
@@ -370,7 +157,7 @@ class _Stage:
             [reward_of(task, ids[b], answers[b], references[b]) if final[b] else math.nan for b in range(num_items)],
             dtype=torch.float32, device=device,
         )  # fmt: skip
-        probs = None if self.by_rung is None else _over_ladder(self.by_rung, self.plan)
+        probs = None if self.by_rung is None else over_ladder(self.by_rung, self.plan)
         if options.reward == "expected" and probs is not None:
             values = torch.tensor(task.space.rewards, dtype=torch.float64, device=device)
             rewards = torch.where(rewards.isnan(), rewards, (probs @ values).float())
@@ -476,4 +263,4 @@ def _prompt_texts(model: Judge, inputs: JudgeInputs, rows: list[int], turn: int)
     return model.decode_tokens([tokens[: len(tokens) - turn] for tokens in ids])
 
 
-__all__ = ["branches_of", "build_trie", "check_task", "judge_short", "needed_abilities", "orders_of"]
+__all__ = ["judge_short"]

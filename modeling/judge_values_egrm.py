@@ -15,15 +15,8 @@ import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-from .engine_protocol_egrm import Body, Engine, PromptRows, Tensors
-from .verdicts_egrm import JudgeTask
-
-
-class Route(IntEnum):
-    """Which path produced the reward."""
-
-    SHORT = 0
-    LONG = 1
+from .engine_protocol_egrm import Body, Engine, PromptRows
+from .prompt_task_egrm import JudgeTask
 
 
 class Status(IntEnum):
@@ -121,21 +114,6 @@ class JudgeInputs(PromptRows):
 
 def _picked(values: tuple | None, items: Sequence[int]) -> tuple | None:
     return None if values is None else tuple(values[item] for item in items)
-
-
-@dataclass(frozen=True)
-class Consensus(Tensors):
-    """One vote per item."""
-
-    verdicts: Tensor
-    """[B] int64, the most frequent verdict id (ties: the lowest id); meaningless where `agreement` is 0."""
-    agreement: Tensor
-    """[B] float32 in [0, 1], its share; 0 where nobody voted."""
-    is_bound: Tensor
-    """[B] bool, True where probes were stopped early: `agreement` is then a lower bound on the short path and an upper
-    bound on the long one."""
-    routes: Tensor
-    """[B] int64, `Route` of each item."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +251,22 @@ class EGRMOutput(ModelOutput):
     """[B] how each reward came about, where asked for."""
 
 
+@dataclass
+class EGRMSequenceOutput(ModelOutput):
+    """What `EGRMRewardModel.forward` returns: the shape in which trainers expect a reward model's answer."""
+
+    logits: Tensor | None = None
+    """[B, 1] float32, the reward of each conversation; NaN where there is no verdict."""
+    consensus: Tensor | None = None
+    """[B] float32 in [0, 1]."""
+    routes: Tensor | None = None
+    """[B] int64, `Route`."""
+    statuses: Tensor | None = None
+    """[B] int64, `Status`: why a reward is NaN."""
+    new_tokens: Tensor | None = None
+    """[B] int64, tokens sampled for the conversation."""
+
+
 @dataclass(frozen=True)
 class LongItem:
     """One item on its way to the long path, with all it needs, independent of its batch."""
@@ -334,14 +328,13 @@ class ShortStage:
 __all__ = [
     "Account",
     "Candidate",
-    "Consensus",
     "EGRMOutput",
+    "EGRMSequenceOutput",
     "Judge",
     "JudgeInputs",
     "LongItem",
     "LongItems",
     "ProbeVote",
-    "Route",
     "ShortStage",
     "Status",
 ]

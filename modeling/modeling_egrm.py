@@ -1,17 +1,14 @@
 """`EGRMRewardModel`: a generator that judges, a scorer that picks among its chains, one checkpoint."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from .configuration_egrm import EGRMConfig
 from .draft_chains_egrm import ChainDrafts
@@ -22,36 +19,21 @@ from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
 from .engine_protocol_egrm import Engine, need_abilities
-from .engine_random_egrm import item_id_of_tokens
-from .errors_egrm import ConfigError, InputError, UnsupportedModelError
-from .hub_components_egrm import check_vocabulary, plain_generator, quantization_method
+from .errors_egrm import ConfigError, InputError
+from .hub_components_egrm import is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
+from .judge_batch_egrm import batch_of_tokens
 from .judge_long_egrm import deliberate
 from .judge_options_egrm import STORED_NAMES, JudgeOptions
 from .judge_plan_egrm import JudgePlan
+from .judge_probes_egrm import check_task, needed_abilities
 from .judge_rows_egrm import finish, join_stages
-from .judge_scorer_egrm import EGRMScorer, encode_pairs
-from .judge_short_egrm import check_task, judge_short, needed_abilities
-from .judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Route, ShortStage, Status
+from .judge_scorer_egrm import EGRMScorer, check_vocabulary, encode_pairs
+from .judge_short_egrm import judge_short
+from .judge_values_egrm import EGRMOutput, EGRMSequenceOutput, JudgeInputs, LongItems, ShortStage, Status
 from .processing_egrm import EGRMProcessor
-from .prompt_groups_egrm import common_prefix, find_groups
-from .verdicts_egrm import JudgeTask
-
-
-@dataclass
-class EGRMSequenceOutput(ModelOutput):
-    """What `EGRMRewardModel.forward` returns: the shape in which trainers expect a reward model's answer."""
-
-    logits: Tensor | None = None
-    """[B, 1] float32, the reward of each conversation; NaN where there is no verdict."""
-    consensus: Tensor | None = None
-    """[B] float32 in [0, 1]."""
-    routes: Tensor | None = None
-    """[B] int64, `Route`."""
-    statuses: Tensor | None = None
-    """[B] int64, `Status`: why a reward is NaN."""
-    new_tokens: Tensor | None = None
-    """[B] int64, tokens sampled for the conversation."""
+from .prompt_task_egrm import JudgeTask
+from .verdict_consensus_egrm import Route
 
 
 class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
@@ -128,26 +110,26 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         sources = [part.config.name_or_path for part in (generator, encoder, draft) if part is not None]
         with torch.device("meta"):  # the shell only: its weights are replaced below
             model = cls(
-                EGRMConfig(**parts, base_models=[name for name in sources if name and _is_hub_id(name)], **settings)
+                EGRMConfig(**parts, base_models=[name for name in sources if name and is_hub_id(name)], **settings)
             )
-        _need_class(generator, model.generator)
+        need_class(generator, model.generator)
         model.generator, model.config.generator_config = generator, generator.config
         if model.scorer is not None:
             if encoder is not None:
-                _need_class(encoder, model.scorer.encoder)
+                need_class(encoder, model.scorer.encoder)
                 model.config.scorer_config = encoder.config
             model.scorer = EGRMScorer(model.config, encoder)
             model._init_weights(model.scorer.score_head)
         if draft is not None:
             shell, draft = model.draft, plain_generator(draft)
             assert shell is not None, "made from its configuration"
-            _need_class(draft, shell)
+            need_class(draft, shell)
             model.attach_draft(draft)
         model.generation_config, model.config.dtype = generator.generation_config, generator.dtype
         if quantization_method(generator) is not None:
             model._adopt_quantization(generator)
         if processor is not None or tokenizer is not None:
-            limit = _longest_prompt(model.config)
+            limit = model.config.longest_prompt
             model.processor = processor or EGRMProcessor(tokenizer, scorer_tokenizer, max_prompt_tokens=limit)
         return model.eval()
 
@@ -173,8 +155,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             if skipped := getattr(self.config.quantization_config, name, None):
                 setattr(self.config.quantization_config, name, [f"generator.{module}" for module in skipped])
 
-    # ------------------------------------------------------------------------------------------------ the components
-
     def get_input_embeddings(self) -> nn.Module:
         """The generator's input embeddings."""
         return self.generator.get_input_embeddings()
@@ -199,8 +179,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         """The generator's own."""
         generator: Any = self.generator
         return generator.prepare_inputs_for_generation(*args, **kwargs)
-
-    # ------------------------------------------------------------------------------------------------------- judging
 
     @property
     def task(self) -> JudgeTask:
@@ -418,7 +396,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             if not conversation:
                 raise InputError(f"Each row needs at least one token, got none in row {row}.")
             prompts.append(conversation + turn)
-        limit, suffix = _longest_prompt(self.config), max(len(task.short_suffix_ids), len(task.long_suffix_ids))
+        limit, suffix = self.config.longest_prompt, max(len(task.short_suffix_ids), len(task.long_suffix_ids))
         fits = [row for row, prompt in enumerate(prompts) if limit is None or len(prompt) + suffix <= limit]
         output = EGRMSequenceOutput(
             logits=torch.full((len(prompts), 1), torch.nan),
@@ -428,7 +406,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             new_tokens=torch.zeros(len(prompts), dtype=torch.int64),
         )
         if fits:
-            judged = self.judge(_inputs_of([prompts[row] for row in fits], task), **options)
+            judged = self.judge(batch_of_tokens([prompts[row] for row in fits], task), **options)
             for name, value in (("logits", judged["rewards"][:, None]), *judged.items()):
                 if name in output:
                     output[name][fits] = value.to(output[name].device)
@@ -453,18 +431,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         return generator.generate(*args, **kwargs)
 
 
-def _is_hub_id(name: str) -> bool:
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
-
-
-def _need_class(part: PreTrainedModel, shell: PreTrainedModel) -> None:
-    if type(part) is not type(shell):
-        raise UnsupportedModelError(
-            f"The checkpoint would be loaded with a {type(shell).__name__}, but was given a {type(part).__name__}.",
-            "Load the part with `AutoModelForCausalLM` (generator) or `AutoModel` (scorer).",
-        )
-
-
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     # A trainer may hold the model in training mode; dropout must not enter a judgement.
@@ -476,34 +442,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _longest_prompt(config: EGRMConfig) -> int | None:
-    # What a judgement writes must fit after the prompt; many tokenizers state no limit of their own.
-    context = getattr(config.get_text_config().get_text_config(), "max_position_embeddings", None)
-    options = config.judge_options()
-    room = max(options.max_chain_tokens, options.max_probe_tokens)
-    return context - room if context is not None and context > room else None
-
-
-def _inputs_of(prompts: list[list[int]], task: JudgeTask) -> JudgeInputs:
-    rows = [torch.tensor(prompt) for prompt in prompts]
-    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side="left")
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    groups = find_groups(prompts)
-    shared = {
-        group: common_prefix([p for p, own in zip(prompts, groups, strict=True) if own == group]) for group in groups
-    }
-    return JudgeInputs(
-        input_ids=input_ids,
-        attention_mask=(torch.arange(input_ids.shape[1]) >= input_ids.shape[1] - lengths[:, None]).long(),
-        item_index=torch.arange(len(prompts)),
-        swapped=torch.zeros(len(prompts), dtype=torch.bool),
-        item_ids=torch.tensor([item_id_of_tokens(prompt) for prompt in prompts]),
-        task=task,
-        shared_tokens=torch.tensor([shared[group] for group in groups]),
-        group_index=torch.tensor(groups),
-    )
 
 
 __all__ = ["EGRMRewardModel", "EGRMSequenceOutput"]

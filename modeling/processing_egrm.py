@@ -4,20 +4,21 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from .engine_random_egrm import item_id_of_tokens
 from .errors_egrm import ConfigError, InputError, PromptTooLongError
-from .guard_egrm import TextGuard
+from .judge_batch_egrm import EncodedItem, collate
 from .judge_values_egrm import JudgeInputs
-from .prompt_groups_egrm import common_prefix, find_groups
-from .records_egrm import JudgeRecord, read_record
-from .templates_egrm import (
+from .prompt_groups_egrm import common_prefix
+from .prompt_guard_egrm import TextGuard
+from .prompt_records_egrm import JudgeRecord, read_record
+from .prompt_task_egrm import JudgeTask
+from .prompt_templates_egrm import (
     LONG_MODE,
     SHORT_MODE,
     ChatFrame,
@@ -30,36 +31,13 @@ from .templates_egrm import (
     reference_block,
     verdict_word,
 )
-from .verdicts_egrm import JudgeTask, VerdictSpace
+from .prompt_truncation_egrm import MIN_KEPT_TOKENS, keep_ends, share_tokens
+from .verdict_space_egrm import VerdictSpace
 
 
 TRUNCATIONS = ("error", "keep_ends")
 SCORER_FOLDER = "scorer_tokenizer"
-CUT = " [...] "
-MIN_KEPT_TOKENS = 8
 MAX_CACHED_TASKS = 32
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """One record as judge prompts, ready to be batched."""
-
-    prompts: tuple[tuple[int, ...], ...]
-    """Token ids of each prompt without the mode suffix: one, or both orders of a pair."""
-    swapped: tuple[bool, ...]
-    """Per prompt, whether it shows the candidates in reverse order."""
-    item_id: int
-    """Key of the item's random numbers: the record's id, or a hash of its text id or of its prompts."""
-    shared_tokens: int
-    """How many leading tokens its prompts share; 0 for a single prompt."""
-    truncated_tokens: int
-    """Tokens that the truncation policy removed from the record's texts."""
-    turn_tokens: int
-    """How many last tokens of each prompt are the judge's own turn: rubric, reference, format."""
-    reference: str | None
-    """The record's reference answer."""
-    task: JudgeTask
-    """The task it is judged in."""
 
 
 class EGRMProcessor(ProcessorMixin):
@@ -202,42 +180,9 @@ class EGRMProcessor(ProcessorMixin):
         Raises:
             InputError: There is no item, their verdict spaces differ, or there is not one group for each.
         """
-        if not items:
-            raise InputError("A batch needs at least one item, got none.")
-        task = task or items[0].task
-        for item in items:
-            if replace(item.task, judge_turn_ids=()) != replace(task, judge_turn_ids=()):
-                raise InputError(
-                    f"The items of a batch share one verdict space, got {item.task.space} beside {task.space}.",
-                    "Make a batch per verdict space.",
-                )
-        groups = find_groups([item.prompts[0] for item in items]) if groups is None else groups
-        if len(groups) != len(items):
-            raise InputError(f"`groups` needs one number per item ({len(items)}), got {list(groups)}.")
-        rows = [prompt for item in items for prompt in item.prompts]
-        item_index = [index for index, item in enumerate(items) for _ in item.prompts]
-        numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-        group_index = [numbers[groups[index]] for index in item_index]
-        shared = [
-            common_prefix([row for row, owner in zip(rows, group_index, strict=True) if owner == group])
-            for group in range(len(numbers))
-        ]
-        width = max(map(len, rows))
         # Masks decide what is padding; the id only has to exist.
         pad = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
-        return JudgeInputs(
-            input_ids=torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows]),
-            attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
-            item_index=torch.tensor(item_index),
-            swapped=torch.tensor([swapped for item in items for swapped in item.swapped]),
-            item_ids=torch.tensor([item.item_id for item in items]),
-            task=task,
-            shared_tokens=torch.tensor([shared[group] for group in group_index]),
-            group_index=torch.tensor(group_index),
-            turn_tokens=tuple(item.turn_tokens for item in items),
-            references=tuple(item.reference for item in items),
-            truncated_tokens=tuple(item.truncated_tokens for item in items),
-        )
+        return collate(items, task, groups, pad)
 
     def _read_rubric(self, rubric: str | None, space: VerdictSpace) -> str:
         return read_rubric(self.rubric if rubric is None and space == self.space else rubric, space)
@@ -384,14 +329,14 @@ class EGRMProcessor(ProcessorMixin):
         lengths = [len(span) for span in spans]
         allowed = sum(lengths) - (longest - limit)
         while True:
-            kept = _share(lengths, allowed)
+            kept = share_tokens(lengths, allowed)
             if kept is None:
                 raise PromptTooLongError(
                     f"The judge prompt has {longest} tokens, the limit is {limit}, and less than {MIN_KEPT_TOKENS} "
                     "tokens of each text would be left.",
                     "Raise `max_prompt_tokens`, or shorten the rubric or the record.",
                 )
-            texts = [_cut(*parts) for parts in zip(record.texts, spans, kept, strict=True)]
+            texts = [keep_ends(*parts) for parts in zip(record.texts, spans, kept, strict=True)]
             shorter = record.with_texts(texts)
             prompts = self._prompts(shorter, task, rubric)
             if (excess := max(map(len, prompts)) + suffix - limit) <= 0:
@@ -467,23 +412,4 @@ def _item_id(key: int | str | None, prompts: Sequence[Sequence[int]]) -> int:
     return int.from_bytes(hashlib.blake2b(str(key).encode("utf-8"), digest_size=8).digest(), "little") >> 1
 
 
-def _share(lengths: Sequence[int], allowed: int) -> list[int] | None:
-    """How many tokens each text keeps: the longest are cut first, to one common length."""
-    if allowed < sum(min(length, MIN_KEPT_TOKENS) for length in lengths):
-        return None
-    low, high = MIN_KEPT_TOKENS, max(lengths)
-    while low < high:
-        level = (low + high + 1) // 2
-        low, high = (level, high) if sum(min(length, level) for length in lengths) <= allowed else (low, level - 1)
-    return [min(length, low) for length in lengths]
-
-
-def _cut(text: str, spans: Sequence[tuple[int, int]], kept: int) -> str:
-    """Both ends of a text, `kept` tokens in all."""
-    if kept >= len(spans):
-        return text
-    head, tail = (kept + 1) // 2, kept // 2
-    return f"{text[: spans[head - 1][1]]}{CUT}{text[spans[len(spans) - tail][0] :]}"
-
-
-__all__ = ["EGRMProcessor", "EncodedItem"]
+__all__ = ["EGRMProcessor"]

@@ -5,14 +5,39 @@ Source:
     section 3.
 """
 
+from dataclasses import dataclass
+from enum import IntEnum
+
 import torch
 from torch import Tensor
 
-from .judge_values_egrm import Consensus, Route
+from .engine_protocol_egrm import Tensors
 
 
 # A share such as 4/5 must reach a threshold of 0.8 whatever its float32 rounding.
 _SLACK = 1e-6
+
+
+class Route(IntEnum):
+    """Which path produced the reward."""
+
+    SHORT = 0
+    LONG = 1
+
+
+@dataclass(frozen=True)
+class Consensus(Tensors):
+    """One vote per item."""
+
+    verdicts: Tensor
+    """[B] int64, the most frequent verdict id (ties: the lowest id); meaningless where `agreement` is 0."""
+    agreement: Tensor
+    """[B] float32 in [0, 1], its share; 0 where nobody voted."""
+    is_bound: Tensor
+    """[B] bool, True where probes were stopped early: `agreement` is then a lower bound on the short path and an upper
+    bound on the long one."""
+    routes: Tensor
+    """[B] int64, `Route` of each item."""
 
 
 def count_votes(verdicts: Tensor, counted: Tensor, row_item: Tensor, num_items: int, num_verdicts: int) -> Tensor:
@@ -116,6 +141,8 @@ def first_argmax(values: Tensor) -> Tensor:
 
 
 __all__ = [
+    "Consensus",
+    "Route",
     "choose_route",
     "count_votes",
     "exact_consensus",

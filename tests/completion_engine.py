@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_flops_egrm import CostModel
 from transformers_egrm.modeling.engine_protocol_egrm import Branches, Drawn, PromptRows
 
@@ -92,6 +93,8 @@ class TextPrompts:
 def serve(generator) -> Complete:
     """A completion server around a causal LM: every request a row of one batch, sampled from a seed of its own."""
 
+    name = Backbone(generator).cache_name
+
     @torch.no_grad()
     def complete(requests: Sequence[Request]) -> list[list[int]]:
         width = max((len(request.prompt) for request in requests), default=0)
@@ -103,9 +106,9 @@ def serve(generator) -> Complete:
         while going:
             out = generator(
                 input_ids=fed, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0)[:, -fed.shape[1] :],
-                past_key_values=cache, use_cache=True,
+                use_cache=True, **{name: cache},
             )  # fmt: skip
-            cache, logits = out.past_key_values, out.logits[:, -1].double()
+            cache, logits = out[name], out.logits[:, -1].double()
             for row in list(going):
                 request = requests[row]
                 written[row].append(_draw(logits[row], request, randoms[row]))

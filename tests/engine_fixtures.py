@@ -30,7 +30,8 @@ from transformers_egrm.modeling.judge_short_egrm import (
     orders_of,
 )
 from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, ShortStage
-from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace
+from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 EOS, SEED = 4, 3

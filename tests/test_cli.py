@@ -321,7 +321,7 @@ def test_build_writes_options_space_and_rubric_into_the_checkpoint(components, t
     assert config["task"]["space"]["kind"] == "pairwise"
     assert config["task"]["space"]["allow_tie"] is True
     assert (config["judging"]["consensus_threshold"], config["judging"]["temperatures"]) == (1.0, [0.5, 1.0])
-    assert config["early_stop"] is False
+    assert config["judging"]["early_stop"] is False
     assert "Be kind." in (tmp_path / "judge" / "processor_config.json").read_text("utf-8")
     assert "none: chains are chosen by vote" in message(capsys)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.verdict_consensus_egrm import (
+    Route,
     choose_route,
     count_votes,
     exact_consensus,

@@ -35,9 +35,9 @@ from transformers_egrm.modeling.engine_steps_egrm import StarStepper
 from transformers_egrm.modeling.engine_trials_egrm import continues_in_chunks, star_refusal
 from transformers_egrm.modeling.engine_vocabulary_egrm import VerdictTrie
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.judge_values_egrm import Route
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 LENGTHS = (20, 7, 13)  # the windows of Gemma3 and Mistral hold 8 tokens: shorter and longer prompts than that

@@ -12,7 +12,7 @@ from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
 from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 LENGTHS = (20, 7, 13)

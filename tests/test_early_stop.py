@@ -8,8 +8,8 @@ from engine_fixtures import TinyJudge, some_prompts, talkative_generator, tiny_i
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformers_egrm.modeling.judge_values_egrm import Route
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 DIGITS = {"7": 8.0, "8": 6.0, "\n": 7.0, "": 4.0}

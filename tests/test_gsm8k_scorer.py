@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "train"))
 import gsm8k_scorer as recipe  # pyright: ignore[reportMissingImports]
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_scorer_egrm import hybrid_loss
 from transformers_egrm.training.candidates import Candidate, Group
+from transformers_egrm.training.loss import hybrid_loss
 
 
 MODELS = ("large", "medium", "small", "tiny")

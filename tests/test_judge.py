@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
-from transformers_egrm import judge as judge_module
 from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Route, Status
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
 
 
 @cache
@@ -58,7 +59,7 @@ class ScriptedModel:
         self.probed.append(ids)
         self.inputs.append(inputs)
         long_index = tuple(row for row, item_id in enumerate(ids) if item_id % 3 == 0)
-        deadline = judge_module.time.monotonic() + (options.get("timeout_s") or math.inf)  # pyright: ignore
+        deadline = time.monotonic() + (options.get("timeout_s") or math.inf)  # pyright: ignore
         items = LongItems(ScriptedItem(ids[row], deadline) for row in long_index)  # pyright: ignore[reportArgumentType]
         self.alive.update(items)
         return ScriptedStage(scripted_output(ids), items, long_index)
@@ -183,7 +184,7 @@ def test_no_records_give_no_results():
 
 def test_time_in_the_pool_does_not_count_against_the_deadline(monkeypatch):
     clock = itertools.count(step=10)  # ten seconds pass between any two looks at it
-    monkeypatch.setattr(judge_module.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     model = ScriptedModel()
     RewardJudge(model, batch_size=1, reorder_window=1, timeout_s=25)([record(0)])
     # Started at 0 with a deadline at 25; in the pool at 10 with 15 seconds left; out of it at 20.

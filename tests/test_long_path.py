@@ -33,11 +33,12 @@ from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
 from transformers_egrm.modeling.engine_steps_egrm import StarStepper
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
 from transformers_egrm.modeling.judge_long_egrm import CHAIN_OFFSET, choose
+from transformers_egrm.modeling.judge_probes_egrm import ORDER_STRIDE, branches_of
+from transformers_egrm.modeling.judge_reading_egrm import answer_of, verdict_of
 from transformers_egrm.modeling.judge_rows_egrm import join_outputs
-from transformers_egrm.modeling.judge_short_egrm import ORDER_STRIDE, branches_of
-from transformers_egrm.modeling.judge_values_egrm import Candidate, EGRMOutput, LongItems, Route, Status
-from transformers_egrm.modeling.verdict_reading_egrm import answer_of, verdict_of
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.judge_values_egrm import Candidate, EGRMOutput, LongItems, Status
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 LENGTHS = (20, 7, 13)

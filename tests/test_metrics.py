@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 import transformers_egrm.evaluation
 from transformers_egrm.evaluation import MODULES, metrics, module_path
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, MissingExtraError
-from transformers_egrm.modeling.judge_values_egrm import Route
-from transformers_egrm.modeling.verdict_consensus_egrm import choose_route, count_votes, vote
+from transformers_egrm.modeling.verdict_consensus_egrm import Route, choose_route, count_votes, vote
 
 
 SHARES = st.floats(0, 1).map(lambda share: round(share, 3))  # coarse, so that equals occur

@@ -21,7 +21,7 @@ from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, Unsu
 from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 # Probes that can only be verdicts give random weights something to agree or differ on.

@@ -17,10 +17,11 @@ from transformers import PhiConfig, PhiForCausalLM
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.outcomes import Outcomes, judge_labelled, label
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.judge_values_egrm import Route, Status
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -78,7 +79,8 @@ def paper_tables(monkeypatch):
 )
 def test_outcomes_are_those_of_plain_judgements(model, items, options):
     found, seconds = judge_labelled(model, items, batch_size=5, **options)
-    output = model.judge(model.processor.collate([item.item for item in items]), **options)
+    inputs = model.processor.collate([item.item for item in items], groups=range(len(items)))
+    output = model.judge(inputs, **options)
     truths = [item.truth for item in items]
     ok = (output.statuses == Status.OK).tolist()
     right = [fine and v == t for fine, v, t in zip(ok, output.verdicts.tolist(), truths, strict=True)]

@@ -5,8 +5,9 @@ import torch
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_values_egrm import Route, Status
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
 
 
 RECORDS = [{"prompt": "What is 2 + 3?", "response": "5"}, {"prompt": "Say hi, step by step", "response": "hi there"}]

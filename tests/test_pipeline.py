@@ -218,14 +218,14 @@ def test_a_bad_record_is_a_status_alone_and_in_a_batch(scorer, expected, bad):
 
 
 def test_a_record_that_breaks_the_model_does_not_spoil_its_batch(model, scorer, expected, monkeypatch):
-    judge = model.judge
+    probe = model.probe
 
     def fragile(inputs, **options):
         if 2 in inputs.item_ids.tolist():
             raise RuntimeError("out of memory")
-        return judge(inputs, **options)
+        return probe(inputs, **options)
 
-    monkeypatch.setattr(model, "judge", fragile)
+    monkeypatch.setattr(model, "probe", fragile)
     results = scorer(RECORDS, batch_size=5)
     assert (results[2]["status"], results[2]["error"]) == ("error", "RuntimeError: out of memory")
     assert [*results[:2], *results[3:]] == [*expected[:2], *expected[3:]]

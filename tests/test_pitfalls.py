@@ -25,7 +25,7 @@ from transformers.dynamic_module_utils import get_relative_imports
 from transformers_egrm import EGRMProcessor, EGRMRewardModel, RewardJudge, Route, VerdictSpace
 from transformers_egrm.cli.summary import Tally
 from transformers_egrm.modeling.errors_egrm import PromptTooLongError
-from transformers_egrm.modeling.verdicts_egrm import normalise_answer
+from transformers_egrm.modeling.verdict_grammar_egrm import normalise_answer
 
 
 SOURCES = {path.name for path in Path(__file__).parent.parent.glob("modeling/*.py")}

@@ -19,8 +19,8 @@ from trl import data_utils
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.prompt_groups_egrm import common_prefix
-from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.prompt_templates_egrm import LONG_MODE, SHORT_MODE
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 POINTWISE, PAIRWISE, TIED = VerdictSpace.pointwise(), VerdictSpace.pairwise(), VerdictSpace.pairwise(allow_tie=True)
@@ -692,16 +692,15 @@ def test_a_tokenizer_without_pad_token_pads_with_one_that_exists():
     assert batch.attention_mask[0, 0] == 0
 
 
-def test_a_batch_of_nothing_of_two_spaces_or_of_scattered_groups_is_refused():
+def test_a_batch_of_nothing_of_two_spaces_or_of_missing_groups_is_refused():
     processor = PROCESSORS["chatml"]
     items = [processor.encode(record_for(space), space=space) for space in (POINTWISE, BINARY)]
     with pytest.raises(InputError, match="at least one"):
         processor.collate([])
     with pytest.raises(InputError, match="one verdict space"):
         processor.collate(items)
-    for groups in ([0], [1, 0]):
-        with pytest.raises(InputError, match="ascending"):
-            processor([record_for(POINTWISE)] * 2, groups=groups)
+    with pytest.raises(InputError, match="one entry per item"):
+        processor([record_for(POINTWISE)] * 2, groups=[0])
 
 
 def test_an_item_id_is_the_callers_or_depends_on_the_prompt_alone():
@@ -802,7 +801,7 @@ def test_saving_with_an_upload_uploads_the_scorers_tokenizer_too(tmp_path, monke
     assert uploaded == {"repo_id": "judge", "token": "t"}
     for folder in ("judge", "upload"):
         assert (tmp_path / folder / "scorer_tokenizer" / "tokenizer.json").exists()
-        assert (tmp_path / folder / "guard_egrm.py").exists()
+        assert (tmp_path / folder / "prompt_guard_egrm.py").exists()
 
 
 @pytest.mark.slow

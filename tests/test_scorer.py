@@ -10,7 +10,8 @@ from transformers import AutoModel, DistilBertConfig, ElectraConfig, ModernBertC
 
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss, encode_pairs, hybrid_loss
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, encode_pairs
+from transformers_egrm.training.loss import HybridLoss, hybrid_loss
 
 
 LONG_PROMPT = "Question: what is 2 + 3? " * 40

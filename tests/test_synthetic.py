@@ -14,7 +14,7 @@ from transformers_egrm.data.synthetic.tasks import DAYS, DOMAINS, MONTHS
 from transformers_egrm.data.synthetic.world import BADLY_PUT, KINDS, LEVELS, MIX, STYLES
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 from transformers_egrm.training.config import DataConfig
 from transformers_egrm.training.world import draw_examples
 

@@ -12,7 +12,6 @@ from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokeni
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_scorer_egrm import hybrid_loss
 from transformers_egrm.training.candidates import (
     Candidate,
     Group,
@@ -26,6 +25,7 @@ from transformers_egrm.training.choice import encode_groups, measure_choice, pai
 from transformers_egrm.training.components import judge_items, make_judge, make_processor
 from transformers_egrm.training.config import read_config
 from transformers_egrm.training.items import ItemEncoder, TrainingItem
+from transformers_egrm.training.loss import hybrid_loss
 from transformers_egrm.training.scorer import (
     GroupCollator,
     ScorerTrainee,

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.verdicts_egrm import JudgeTask, VerdictSpace, normalise_answer, strip_thinking
+from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
+from transformers_egrm.modeling.verdict_grammar_egrm import normalise_answer, strip_thinking
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 POINTWISE, PAIRWISE, TIED = VerdictSpace.pointwise(), VerdictSpace.pairwise(), VerdictSpace.pairwise(allow_tie=True)

@@ -14,11 +14,12 @@ from transformers_egrm.bundle import MINI_FOLDER, load_mini
 from transformers_egrm.judge import JudgeResult, RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import EGRMError
-from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Route, Status
+from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.pipeline_egrm import RewardScoringPipeline
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.verdict_consensus_egrm import Route
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 __version__ = version("transformers-egrm")

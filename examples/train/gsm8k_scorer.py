@@ -38,9 +38,10 @@ from transformers_egrm.evaluation.metrics import auroc, bootstrap
 from transformers_egrm.extras import import_extra
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss, encode_pairs
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, encode_pairs
 from transformers_egrm.training.candidates import Candidate, Group
 from transformers_egrm.training.choice import measure_choice, pairs_of
+from transformers_egrm.training.loss import HybridLoss
 
 
 HEAD_INPUTS = ("checks", "checks+others", "frozen", "frozen+checks+others")

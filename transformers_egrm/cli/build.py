@@ -87,7 +87,7 @@ def build(
 
 
 def _verdict_space(parts: BuildOptions) -> dict[str, Any]:
-    from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+    from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
     limits = {"low": parts.low, "high": parts.high}
     return VerdictSpace(

@@ -16,7 +16,7 @@ from transformers_egrm.extras import import_extra
 from transformers_egrm.modeling.configuration_egrm import JudgeOptions
 from transformers_egrm.modeling.engine_flops_egrm import CostModel
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
-from transformers_egrm.modeling.judge_short_egrm import build_trie
+from transformers_egrm.modeling.judge_probes_egrm import build_trie
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from transformers_egrm.evaluation.metrics import RoutingMetrics, routing
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
+from transformers_egrm.modeling.judge_batch_egrm import EncodedItem
 from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
+from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ def judge_labelled(
     by_length = sorted(range(len(items)), key=lambda index: len(items[index].item.prompts[0]))
     scheduler = Scheduler(model, batch_size=batch_size, explain=True, **options)
     for index in by_length:
-        scheduler.submit_entry(Entry(None, items[index].item))
+        # Each a question of its own: what an item costs is to depend on nothing but the item.
+        scheduler.submit_entry(Entry(None, items[index].item), group=index)
     start = time.perf_counter()
     judged = scheduler.drain()
     seconds = time.perf_counter() - start

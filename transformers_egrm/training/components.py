@@ -13,12 +13,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_batch_egrm import EncodedItem
 from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
-from transformers_egrm.modeling.processing_egrm import EGRMProcessor, EncodedItem
-from transformers_egrm.modeling.templates_egrm import LONG_MODE, SHORT_MODE, format_line, read_rubric, verdict_word
-from transformers_egrm.modeling.verdicts_egrm import VerdictSpace
+from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.modeling.prompt_templates_egrm import (
+    LONG_MODE,
+    SHORT_MODE,
+    format_line,
+    read_rubric,
+    verdict_word,
+)
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 from transformers_egrm.training.config import GeneratorConfig, JudgeConfig, TrainConfig
 from transformers_egrm.training.items import TrainingItem
 from transformers_egrm.training.world import draw_examples, make_tokenizer
@@ -161,7 +168,7 @@ def make_judge(
 
 def judge_items(
     model: EGRMRewardModel, items: Sequence[TrainingItem], batch_size: int, *, progress: str | None = None,
-    explain: bool = True, states: str | None = None, **options: Any,
+    explain: bool = True, states: str | None = None, share: bool = True, **options: Any,
 ) -> list[JudgeResult]:  # fmt: skip
     """Judge encoded examples; several processes share the work and all get the whole result.
 
@@ -172,6 +179,7 @@ def judge_items(
         progress: What a progress bar is called; None: none.
         explain: Whether results carry their accounts.
         states: Which hidden states their candidates carry, as in `Scheduler`.
+        share: Whether answers to one question share its prefill; without, an item's cost depends on the item alone.
         **options: Fields of `JudgeOptions`.
 
     Returns:
@@ -181,7 +189,10 @@ def judge_items(
     mine = range(state.process_index, len(items), state.num_processes)
     scheduler = Scheduler(model, batch_size=batch_size, explain=explain, states=states, **options)
     by_length = sorted(mine, key=lambda index: len(items[index].prompt_ids))
-    indices = {scheduler.submit_entry(_entry(model.processor, items[index])): index for index in by_length}
+    indices = {
+        scheduler.submit_entry(_entry(model.processor, items[index]), group=None if share else index): index
+        for index in by_length
+    }
     found: list[tuple[int, JudgeResult]] = []
     model.eval()
     with tqdm(total=len(mine), unit="example", desc=progress, disable=progress is None) as bar:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.guard_egrm import TextGuard
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
-from transformers_egrm.modeling.templates_egrm import verdict_word
+from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
+from transformers_egrm.modeling.prompt_templates_egrm import verdict_word
 from transformers_egrm.training.world import Example
 
 

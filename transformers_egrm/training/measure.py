@@ -36,7 +36,7 @@ def measure_judge(
                 continue  # no one chooses there
             options: dict[str, Any] = {"path": path, "seed": seed} | ({"selection": selection} if selection else {})
             name = f"judging, {path} path" if progress else None
-            results = judge_items(model, items, batch_size, progress=name, **options)
+            results = judge_items(model, items, batch_size, progress=name, share=False, **options)
             name = ("routed" if path == "auto" else path) + (f"_by_{selection}" if selection else "")
             measured[name] = _figures(results, truth, path == "auto")
     if has_scorer:

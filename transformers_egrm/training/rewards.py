@@ -9,8 +9,8 @@ Source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers_egrm.modeling.verdict_reading_egrm import verdict_of
-from transformers_egrm.modeling.verdicts_egrm import JudgeTask
+from transformers_egrm.modeling.judge_reading_egrm import verdict_of
+from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
 from transformers_egrm.training.candidates import quality_of
 
 

@@ -27,12 +27,13 @@ from transformers import (
 )
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer, HybridLoss
+from transformers_egrm.modeling.judge_scorer_egrm import EGRMScorer
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.training.candidates import Group, read_candidate_file, read_groups, sample_groups, write_groups
 from transformers_egrm.training.choice import encode_groups, measure_choice, pairs_of, score_groups
 from transformers_egrm.training.components import make_judge, make_processor
 from transformers_egrm.training.config import ScorerStageConfig
+from transformers_egrm.training.loss import HybridLoss
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.run import MetricsCallback, last_checkpoint
 from transformers_egrm.training.sft import Workshop, micro_batches

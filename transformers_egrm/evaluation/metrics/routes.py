@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from transformers_egrm.evaluation.metrics.columns import bools, same_length, shares
 from transformers_egrm.evaluation.metrics.order import auroc
 from transformers_egrm.modeling.errors_egrm import InputError
-from transformers_egrm.modeling.judge_values_egrm import Route
-from transformers_egrm.modeling.verdict_consensus_egrm import choose_route, vote
+from transformers_egrm.modeling.verdict_consensus_egrm import Route, choose_route, vote
 
 
 @dataclass(frozen=True, slots=True)

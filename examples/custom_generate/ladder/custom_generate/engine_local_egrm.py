@@ -206,7 +206,8 @@ class StarPrompts(_LocalPrompts):
         else:
             prefix, hidden = prefill(engine.backbone, prompts.input_ids, prompts.attention_mask, suffix)
             tokens_run = prefix.lengths.tolist()
-        token_ids = [torch.tensor(row) for row in prompts.token_ids()]
+        here = prompts.to("cpu")
+        token_ids = [ids[valid] for ids, valid in zip(here.input_ids, here.attention_mask.bool(), strict=True)]
         return cls(engine, prefix, tokens_run, suffix, hidden, token_ids)
 
     @classmethod

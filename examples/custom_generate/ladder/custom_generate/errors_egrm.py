@@ -12,6 +12,7 @@ EGRMError
 ```
 """
 
+import math
 from typing import ClassVar, Literal
 
 
@@ -67,6 +68,41 @@ class UnsupportedModelError(EGRMError, ValueError):
     """The generator's architecture or cache cannot do what was asked."""
 
 
+def is_finite(value: object) -> bool:
+    """Whether a value is a number, and neither infinite nor NaN."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def need(holds: bool, name: str, value: object, expected: str) -> None:
+    """Refuse a setting unless `holds`.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if not holds:
+        raise ConfigError(f"`{name}` must be {expected}, got {value!r}.")
+
+
+def is_count(value: object, most: float = math.inf) -> bool:
+    """Whether a value is an integer from 1 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def need_one_of(options: object, **allowed: tuple[str | None, ...]) -> None:
+    """Refuse options unless each named field has one of its allowed values.
+
+    Args:
+        options: Any object.
+        **allowed: Values of each field.
+
+    Raises:
+        ConfigError: One has another.
+    """
+    for name, values in allowed.items():
+        words = ", ".join(value for value in values if value is not None)
+        need(getattr(options, name) in values, name, getattr(options, name), f"one of {words}")
+
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -76,4 +112,8 @@ __all__ = [
     "ModelError",
     "PromptTooLongError",
     "UnsupportedModelError",
+    "is_count",
+    "is_finite",
+    "need",
+    "need_one_of",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 from .engine_protocol_egrm import Drawn
 from .engine_vocabulary_egrm import VerdictTrie
 from .judge_values_egrm import JudgeInputs
-from .verdicts_egrm import JudgeTask
+from .prompt_task_egrm import JudgeTask
 
 
 class ProbeReader(ABC):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from .errors_egrm import ConfigError
-from .records_egrm import JudgeRecord
-from .verdicts_egrm import VerdictSpace
+from .prompt_records_egrm import JudgeRecord
+from .verdict_space_egrm import VerdictSpace
 
 
 RUBRICS = {

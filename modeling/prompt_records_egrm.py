@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from .errors_egrm import InputError
-from .verdicts_egrm import VerdictSpace
+from .verdict_space_egrm import VerdictSpace
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
