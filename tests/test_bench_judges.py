@@ -146,12 +146,12 @@ def model() -> Any:
     return EGRMRewardModel.from_components(tiny_generator(), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer())
 
 
-def egrm(model: Any, kind: str | None = None, batch_size: int = 4) -> Judge:
+def egrm(model: Any, kind: str | None = None, batch_size: int = 4, **more: Any) -> Judge:
     from transformers_egrm.evaluation.model_judges import EGRMJudge
     from transformers_egrm.judge import RewardJudge
 
     options = {"max_chain_tokens": 4, "num_chains": 2, "seed": 3, "probe_vocabulary": "verdict"}
-    return EGRMJudge(RewardJudge(model, batch_size=batch_size, **options), kind and {"kind": kind})
+    return EGRMJudge(RewardJudge(model, batch_size=batch_size, **options, **more), kind and {"kind": kind})
 
 
 @pytest.mark.parametrize("kind", ["pointwise", "pairwise", "listwise"])
@@ -185,3 +185,38 @@ def test_the_same_generator_decides_without_thought(model: Any, own: Path):
     (row,) = run_rivals(run, [judge.decision_rival()])  # pyright: ignore[reportAttributeAccessIssue]
     assert row["name"] == "decision"
     assert "headline" in row or "not distinct single tokens" in row["reason"]
+
+
+def test_a_checkpoint_that_explains_itself_leaves_probes_candidates_and_operations_with_every_item(
+    model: Any, own: Path
+):
+    run = judged(own, egrm(model, "pointwise", explain=True))
+    judgements = [judgement for one in run.judged for judgement in one.judgements]
+    assert all(judgement.flops > 0 for judgement in judgements)
+    assert summary(run.judged, run.cells, 0, 5)["cost"]["flops"] == pytest.approx(sum(one.flops for one in judgements))
+    for judgement in judgements:
+        shares = [sum(probe["distribution"].values()) for probe in judgement.details["probes"]]
+        assert shares == pytest.approx([1.0] * len(shares))
+        if judgement.route == "long":
+            assert sum(candidate["chosen"] for candidate in judgement.details["candidates"]) == (
+                judgement.status == "ok"
+            )
+
+
+def test_a_pairwise_checkpoint_tells_what_each_order_said_alone(model: Any, own: Path):
+    run = judged(own, egrm(model, "pairwise", explain=True, consensus="sampled"))
+    said = [one.judgements[0].order_rewards for one in run.judged]
+    assert {len(orders) for orders in said} == {2}
+    flips = summary(run.judged, run.cells, 0, 5)["position_flips"]
+    told = [orders for orders in said if None not in orders]
+    assert flips["n"] == len(told) > 0
+    assert flips["value"] == pytest.approx(sum(first != second for first, second in told) / len(told))
+
+
+def test_each_orders_vote_is_its_probes_most_frequent_verdict():
+    from transformers_egrm.evaluation.accounts import order_rewards
+
+    votes = [(0, "A"), (0, "A"), (0, "B"), (1, "B"), (1, None), (2, None)]
+    account = {"probes": [{"prompt": prompt, "verdict": verdict} for prompt, verdict in votes]}
+    assert order_rewards(account) == (1.0, 0.0, None)
+    assert order_rewards({"probes": []}) == ()

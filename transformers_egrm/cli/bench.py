@@ -72,6 +72,8 @@ class BenchOptions:
     """Whether an EGRM judge's injection guard is on; off shows what it is worth."""
     rationale: bool = False
     """Keep the text behind each verdict."""
+    explain: bool = field(default=True, metadata={"flags": ("--explain/--no-explain",)})
+    """Keep of each reward how it came about: the probes' votes, the candidates with their scores, the operations."""
     batch_size: int = field(default=8, metadata={"min": 1})
     """Records judged at once; no verdict depends on it."""
     processes: int = field(default=1, metadata={"min": 1})

@@ -28,6 +28,7 @@ class JudgeRequest:
     dtype: str = "auto"
     revision: str | None = None
     rationale: bool = False
+    explain: bool = True
     guard: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `JudgeOptions`."""
@@ -107,7 +108,7 @@ def _egrm(request: JudgeRequest) -> Judge:
     model = load_model(request.place, device=request.device, dtype=request.dtype, revision=request.revision)
     judge = RewardJudge(
         model, batch_size=request.batch_size, rubric=rubric_text(request.rubric),
-        return_rationale=request.rationale, **request.options,
+        return_rationale=request.rationale, explain=request.explain, **request.options,
     )  # fmt: skip
     identity = {
         "model": request.place,

@@ -87,6 +87,8 @@ class Judgement:
     """Whether the judge saw less than the whole text."""
     error: str | None = None
     """Why there is no verdict."""
+    order_rewards: tuple[float | None, ...] = ()
+    """Of a judge that looks at both orders of a pair by itself, what each order said alone, on the reward's scale."""
     details: Mapping[str, Any] | None = None
     """Anything more that a reader may want to see, as plain data."""
 
@@ -96,12 +98,16 @@ class Judgement:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that say something."""
-        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name, _ABSENT)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if value != _DEFAULTS.get(name, _ABSENT)
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Judgement":
         """The judgement that `to_dict` wrote."""
-        return cls(**{"reward": None, **values})
+        return cls(**{"reward": None, **values, "order_rewards": tuple(values.get("order_rewards", ()))})
 
 
 _ABSENT = object()

@@ -124,9 +124,13 @@ def _pair(index: int, one: Judged, better: int, worse: int) -> Comparison:
         longer = "equal"
     else:
         longer = "better" if lengths[0] > lengths[1] else "worse"
-    flipped = None if len(decisions) < 2 or None in decisions else decisions[0] != decisions[1]
     shown = [number for number, ask in enumerate(one.asks) if set(ask.shown) <= {better, worse}]
+    flipped = _flipped(decisions) if len(shown) != 1 else _flipped(one.judgements[shown[0]].order_rewards)
     return Comparison(question=index, outcome=outcome, longer=longer, flipped=flipped, **_sure(one, shown))
+
+
+def _flipped(orders: Sequence[float | None]) -> bool | None:
+    return None if len(orders) < 2 or None in orders else orders[0] != orders[1]
 
 
 def _single(index: int, one: Judged, right: float) -> Comparison:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from transformers_egrm.evaluation.accounts import details_of, order_rewards
 from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import folder_digest, prompt_digest
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.modeling.guard_egrm import TextGuard
+from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
 
 
 _ASKS = {"pointwise": "responses", "binary": "responses", "pairwise": "pairs", "listwise": "pairs", "free": "answers"}
@@ -74,6 +75,7 @@ class EGRMJudge(Judge):
         listwise = self._space["kind"] == "listwise"
         for result in self._judge.stream(map(self._record, asks), space=self._space):
             reward = None if result.reward is None or self.asks == "answers" else float(result.reward)
+            account = None if result.account is None else result.account.to_dict()
             yield Judgement(
                 # Listwise rewards are the index of the best: 0 is the first shown.
                 reward=1.0 - reward if listwise and reward is not None else reward,
@@ -82,10 +84,11 @@ class EGRMJudge(Judge):
                 consensus=result.consensus,
                 route=result.route,
                 tokens=result.tokens,
-                flops=getattr(result, "flops", None),
+                flops=None if account is None else account["flops"],
                 truncated=result.truncated,
                 error=result.error,
-                details=_details(result),
+                order_rewards=order_rewards(account) if self.symmetric and account is not None else (),
+                details=_details(result, account),
             )
 
     def decision_rival(self) -> "DecisionJudge":
@@ -289,12 +292,9 @@ def _scored(reward: float, *, truncated: bool = False) -> Judgement:
     return Judgement(reward=reward, truncated=truncated)
 
 
-def _details(result: Any) -> dict[str, Any] | None:
-    # A judge that gives a full account of its rewards has it shown; one that does not, shows its rationale at least.
-    account = getattr(result, "account", None)
-    if account is not None:
-        return account
-    return {"rationale": result.rationale} if result.rationale else None
+def _details(result: Any, account: dict[str, Any] | None) -> dict[str, Any] | None:
+    found = {} if account is None else details_of(account)
+    return found | ({"rationale": result.rationale} if result.rationale else {}) or None
 
 
 def _plain(value: Any) -> Any:

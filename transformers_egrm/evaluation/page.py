@@ -5,7 +5,7 @@ forbids. Texts from the data become text nodes, never markup. `#run=0&filter=wro
 at an item.
 
 An item's `details` are shown as they are, but for three names: `probes`, a list of `{"name", "distribution": {verdict:
-share}}`, drawn as bars; `candidates`, a list of `{"verdict", "score", "text", "chosen"}`; and `rationale`, a text.
+share}}`, drawn as bars; `candidates`, a list of `{"verdict", "score", "text", "kind", "chosen"}`; and `rationale`, a text.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers_egrm.data.records import read_records
+from transformers_egrm.evaluation.accounts import details_of
 from transformers_egrm.evaluation.report import beaten_by, read_run
 from transformers_egrm.modeling.errors_egrm import DataError
 
@@ -68,7 +69,8 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
                             f"{', '.join(row) or 'no field'}.", "Name a run's folder, or the output of `egrm score`.")  # fmt: skip
         texts = [row[name] for name in ("response", "response_a", "response_b") if isinstance(row.get(name), str)]
         ask = {name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "", False)}
-        details = row.get("account") or ({"rationale": row["rationale"]} if row.get("rationale") else {})
+        details = details_of(row["account"]) if isinstance(row.get("account"), Mapping) else {}
+        details |= {"rationale": row["rationale"]} if row.get("rationale") else {}
         items.append({
             "id": str(row.get("id") or record.number), "question_id": str(record.number), "subset": "all", "cells": {},
             "prompt": row["prompt"] if isinstance(row.get("prompt"), str | list) else "", "responses": texts, "truths": [],
@@ -100,6 +102,9 @@ def outcome_of(item: Mapping[str, Any]) -> dict[str, Any]:
             seen.setdefault(tuple(sorted(ask["shown"])), set()).add(
                 ask["reward"] if ask["shown"][0] == first else 1 - ask["reward"]
             )
+    seen |= {
+        (number,): set(ask["order_rewards"]) - {None} for number, ask in enumerate(asks) if ask.get("order_rewards")
+    }
     flipped = any(len({(reward > 0.5) - (reward < 0.5) for reward in rewards}) > 1 for rewards in seen.values())
     if failed:
         return {"outcome": "failed", "flipped": flipped}
