@@ -192,7 +192,7 @@ def test_a_checkpoint_that_explains_itself_leaves_probes_candidates_and_operatio
 ):
     run = judged(own, egrm(model, "pointwise", explain=True))
     judgements = [judgement for one in run.judged for judgement in one.judgements]
-    assert all(judgement.flops > 0 for judgement in judgements)
+    assert all((judgement.flops or 0) > 0 for judgement in judgements)
     assert summary(run.judged, run.cells, 0, 5)["cost"]["flops"] == pytest.approx(sum(one.flops for one in judgements))
     for judgement in judgements:
         shares = [sum(probe["distribution"].values()) for probe in judgement.details["probes"]]

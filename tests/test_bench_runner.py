@@ -200,3 +200,27 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path):
 def test_a_path_that_does_not_exist_is_named():
     with pytest.raises(DataError, match="--data must name a file, a folder or a data set"):
         list(load_benchmark("own").read(Data(path="no such file.jsonl")))
+
+
+def test_a_data_set_that_cannot_be_reached_is_named_with_what_else_could_be_meant():
+    with pytest.raises(DataError, match="the data set 'owner/name' cannot be loaded.*owner/name:split"):
+        list(load_benchmark("own").read(Data(path="owner/name:test")))
+
+
+def test_the_format_of_the_file_changes_nothing(tmp_path: Path):
+    rows = [
+        {"question_id": str(i), "prompt": f"q{i}", "scores": [True, False], "response_1": "a", "response_2": "b"}
+        for i in range(3)
+    ]
+    import pyarrow
+    import pyarrow.parquet
+
+    folder = tmp_path / "MATH"
+    write(folder / "a.jsonl", rows)
+    write(folder / "a.json", rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "a.parquet")
+    read = [
+        list(load_benchmark("ppe").read(Data(path=str(folder / f"a.{kind}")))) for kind in ("jsonl", "json", "parquet")
+    ]
+    assert read[0] == read[1] == read[2]
+    assert len(read[0]) == 3
