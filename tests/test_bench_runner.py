@@ -203,7 +203,7 @@ def test_a_path_that_does_not_exist_is_named():
 
 
 def test_a_data_set_that_cannot_be_reached_is_named_with_what_else_could_be_meant():
-    with pytest.raises(DataError, match="the data set 'owner/name' cannot be loaded.*owner/name:split"):
+    with pytest.raises(DataError, match=r"the data set 'owner/name' cannot be loaded.*owner/name:split"):
         list(load_benchmark("own").read(Data(path="owner/name:test")))
 
 
