@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from .engine_flops_egrm import CostModel
 from .engine_protocol_egrm import Drawn, Prompts
 
@@ -54,17 +52,4 @@ def path_flops(cost: CostModel, prompts: Prompts, paths: Sequence[Sequence[int]]
     return [sum(cost.run(fed, length) + cost.head(1, columns) for fed in longer) for length in prompts.lengths]
 
 
-def sum_by(owners: Tensor, values: Tensor, count: int) -> Tensor:
-    """Sum [R], [R * M] or [R, M] values over the owner of each of R rows; booleans are counted.
-
-    Args:
-        owners: [R] int64.
-        values: The values.
-        count: How many owners there are.
-    """
-    values = values.reshape(owners.shape[0], -1)
-    values = values.sum(-1) if values.dtype.is_floating_point else values.long().sum(-1)
-    return values.new_zeros(count).index_add_(0, owners, values)
-
-
-__all__ = ["branch_flops", "path_flops", "start_flops", "sum_by"]
+__all__ = ["branch_flops", "path_flops", "start_flops"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .errors_egrm import ConfigError
 from .judge_options_egrm import PATHS, JudgeOptions
+from .verdict_consensus_egrm import Poll
 
 
 @dataclass(frozen=True)
@@ -68,27 +69,29 @@ class JudgePlan:
         """[B] bool, items whose path is this one."""
         return torch.tensor([own == path for own in self.paths], device=device)
 
-    def voters(self, item_index: Tensor) -> Tensor:
-        """[B] int64, probes drawn for each item: M for one prompt, 2 M for a pair in both orders.
+    def poll(self, item_index: Tensor, *, probes_are_candidates: bool) -> Poll:
+        """Who votes, and when it is enough.
 
         Args:
             item_index: [R] int64, the item of each prompt.
+            probes_are_candidates: Whether probes are candidates on the long path, and so are read to their end there.
         """
-        return torch.bincount(item_index, minlength=self.num_items) * torch.tensor(
-            self.num_probes, device=item_index.device
+        drawn = torch.tensor(self.num_probes, device=item_index.device)
+        return Poll(
+            item_index=item_index,
+            voters=torch.bincount(item_index, minlength=self.num_items) * drawn,
+            threshold=self.threshold(item_index.device),
+            stop_long=self.takes("auto", item_index.device) & (not probes_are_candidates),
+            per_prompt=max(self.num_probes),
+            live=self._live(item_index),
         )
 
-    def live(self, item_index: Tensor, per_prompt: int) -> Tensor | None:
-        """[R * M] bool, which of M rows of each prompt are drawn; None: all.
-
-        Args:
-            item_index: [R] int64, the item of each prompt.
-            per_prompt: M, the most probes of any item.
-        """
-        if min(self.num_probes) == per_prompt:
+    def _live(self, item_index: Tensor) -> Tensor | None:
+        most = max(self.num_probes)
+        if min(self.num_probes) == most:
             return None
         drawn = torch.tensor(self.num_probes, device=item_index.device)[item_index]
-        return (torch.arange(per_prompt, device=item_index.device) < drawn[:, None]).flatten()
+        return (torch.arange(most, device=item_index.device) < drawn[:, None]).flatten()
 
     @property
     def _columns(self) -> tuple[tuple, ...]:

@@ -15,13 +15,12 @@ from torch import Tensor
 from .engine_protocol_egrm import Branches, Drawn, Prompts
 from .engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
 from .errors_egrm import ConfigError
-from .judge_cost_egrm import sum_by
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_reading_egrm import ProbeReader, TextReader, TrieReader
 from .judge_values_egrm import Judge, JudgeInputs
 from .prompt_task_egrm import JudgeTask
-from .verdict_consensus_egrm import Consensus, count_votes, is_decided, sampled_consensus
+from .verdict_consensus_egrm import Consensus, Poll, sum_by
 
 
 ORDER_STRIDE = 1 << 10  # branch ids of an item's second prompt start here
@@ -118,21 +117,17 @@ class Probes:
     reader: ProbeReader
     """What they say."""
 
-    def vote(self, inputs: JudgeInputs, plan: JudgePlan) -> tuple[Consensus, Tensor, Tensor]:
+    def vote(self, poll: Poll) -> tuple[Consensus, Tensor, Tensor]:
         """Consensus, and which items ran out of time or met NaN logits."""
-        counts, unread, total = _tally(self.reader, inputs, plan)
-        threshold = plan.threshold(counts.device)
-        consensus = sampled_consensus(counts, unread, total, threshold)
-        late, broken = (
-            sum_by(inputs.item_index, flags, inputs.num_items) > 0 for flags in (self.drawn.late, self.drawn.broken)
-        )
-        # A probe that came too late does not matter where the others have decided without it.
-        return consensus, late & ~is_decided(counts, unread, total, threshold, stop_long=False), broken
+        items = len(poll.voters)
+        late, broken = (sum_by(poll.item_index, flags, items) > 0 for flags in (self.drawn.late, self.drawn.broken))
+        consensus, timed_out = poll.result(*_tally(poll, self.reader), late)
+        return consensus, timed_out, broken
 
 
 def draw_probes(
     model: Judge, prompts: Prompts, trie: VerdictTrie | None, inputs: JudgeInputs, options: JudgeOptions,
-    plan: JudgePlan, deadlines: Sequence[float], states: str | None,
+    poll: Poll, deadlines: Sequence[float], states: str | None,
 ) -> Probes:  # fmt: skip
     """Draw each item's probes, and read them as they end.
 
@@ -142,28 +137,25 @@ def draw_probes(
         trie: The verdicts, where `build_trie` lists them.
         inputs: The same prompts and their items.
         options: How to draw.
-        plan: How many of each item's rungs.
+        poll: How many of each item's, and when they are enough.
         deadlines: [B] `time.monotonic()` at which an item's probes stop.
         states: Which hidden states to keep, one of `POOLINGS`; None: none.
     """
-    task, item_index, most = inputs.task, inputs.item_index, max(plan.num_probes)
+    task, item_index, most = inputs.task, inputs.item_index, poll.per_prompt
     reader: ProbeReader
     if trie is not None and options.probe_vocabulary == "verdict":
         reader, vocabulary, budget = TrieReader(inputs, most, trie), trie, trie.max_steps
     else:
         reader = TextReader(inputs, most, model.decode_tokens)
         vocabulary, budget = OpenVocabulary(task.chain_stop_ids, task.probe_stop_ids), options.max_probe_tokens
-    threshold = plan.threshold(item_index.device)
-    # A certain long path is reason to stop only where probes are no candidates on it.
-    stop_long = plan.takes("auto", item_index.device) & (not options.reuse_probes)
 
     def decide(drawn: Drawn) -> Tensor:
         reader.read(drawn)
-        return is_decided(*_tally(reader, inputs, plan), threshold, stop_long)[item_index]
+        return poll.decided(*_tally(poll, reader))[item_index]
 
     branches = branches_of(
         inputs.item_ids[item_index], orders_of(item_index), options.temperatures[:most], options.top_ps[:most],
-        options.seed, live=plan.live(item_index, most),
+        options.seed, live=poll.live,
     )  # fmt: skip
     drawn = prompts.sample(
         branches,
@@ -177,11 +169,8 @@ def draw_probes(
     return Probes(drawn, reader)
 
 
-def _tally(reader: ProbeReader, inputs: JudgeInputs, plan: JudgePlan) -> tuple[Tensor, Tensor, Tensor]:
-    # Votes [B, C], probes not read (yet) [B], probes in all [B].
-    counts = count_votes(reader.verdicts, reader.parsed, inputs.item_index, inputs.num_items, reader.num_ids)
-    total = plan.voters(inputs.item_index)
-    return counts, total - sum_by(inputs.item_index, reader.seen, inputs.num_items), total
+def _tally(poll: Poll, reader: ProbeReader) -> tuple[Tensor, Tensor]:
+    return poll.tally(reader.verdicts, reader.parsed, reader.seen, reader.num_ids)
 
 
 def orders_of(item_index: Tensor) -> Tensor:

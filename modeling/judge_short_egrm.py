@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .engine_protocol_egrm import Prompts
-from .judge_cost_egrm import branch_flops, path_flops, start_flops, sum_by
+from .judge_cost_egrm import branch_flops, path_flops, start_flops
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_probes_egrm import Probes, build_trie, draw_probes, exact_probs, over_ladder
@@ -31,7 +31,7 @@ from .judge_values_egrm import (
     ShortStage,
     Status,
 )
-from .verdict_consensus_egrm import Consensus, Route, exact_consensus
+from .verdict_consensus_egrm import Consensus, Route, exact_consensus, sum_by
 
 
 def judge_short(
@@ -83,11 +83,13 @@ def _probe(
     by_rung = None if trie is None else exact_probs(prompts, trie, inputs, options, plan)
     if by_rung is not None and trie is not None:
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
-    probes = draw_probes(model, prompts, trie, inputs, options, plan, deadlines, states) if sampled else None
-    if probes is not None:
+    probes = None
+    if sampled:
+        poll = plan.poll(inputs.item_index, probes_are_candidates=options.reuse_probes)
+        probes = draw_probes(model, prompts, trie, inputs, options, poll, deadlines, states)
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
-        consensus, timed_out, broken = probes.vote(inputs, plan)
+        consensus, timed_out, broken = probes.vote(poll)
     else:
         assert by_rung is not None, "exact consensus is read from the distribution"
         consensus = exact_consensus(over_ladder(by_rung, plan), plan.threshold(engine.device))
@@ -118,7 +120,6 @@ def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: Jud
         routes=torch.full_like(zeros, int(Route.LONG)),
     )
     waits = torch.ones_like(consensus.is_bound)
-    options = options.with_overrides(reuse_probes=False)
     stage = _Stage(model, prompts, None, consensus, None, zeros, waits, inputs, options, plan)
     return stage.result(start_flops(engine.cost, prompts, 0), deadlines, explain)
 
@@ -237,7 +238,7 @@ class _Stage:
     def _reused(self, item: int, rows: list[int]) -> list[Candidate]:
         # What the probes add to the long path's candidates.
         options, task = self.options, self.inputs.task
-        if not options.reuse_probes:
+        if not options.reuse_probes or not self.plan.num_probes[item]:
             return []
         if self.probes is None:
             if self.model.state_pooling or not task.space.enumerable:

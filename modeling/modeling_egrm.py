@@ -248,11 +248,11 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
                 f"A plan needs one decision per item ({inputs.num_items}) and at most {len(resolved.temperatures)} "
                 f"probes, got {plan!r:.300}."
             )
+        parts = [(inputs, plan)]
+        if resolved.strict:
+            parts = [(inputs.item(item), plan.select([item])) for item in range(inputs.num_items)]
         with _evaluating(self):
-            if not resolved.strict:
-                return judge_short(self, inputs, resolved, plan, explain, states)
-            alone = ((inputs.item(i), plan.select([i])) for i in range(inputs.num_items))
-            return join_stages([judge_short(self, item, resolved, own, explain, states) for item, own in alone])
+            return join_stages([judge_short(self, part, resolved, own, explain, states) for part, own in parts])
 
     @torch.no_grad()
     def deliberate(

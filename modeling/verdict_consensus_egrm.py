@@ -40,6 +40,54 @@ class Consensus(Tensors):
     """[B] int64, `Route` of each item."""
 
 
+@dataclass(frozen=True)
+class Poll:
+    """Who votes on each of B items, and when their vote is enough."""
+
+    item_index: Tensor
+    """[R] int64, the item of each prompt."""
+    voters: Tensor
+    """[B] int64, probes drawn for each item: M for one prompt, 2 M for a pair in both orders."""
+    threshold: Tensor
+    """[B] float64, tau."""
+    stop_long: Tensor
+    """[B] bool, whether a certain long path is reason to stop: not where probes are candidates on it."""
+    per_prompt: int
+    """M, the most probes of any prompt."""
+    live: Tensor | None = None
+    """[R * M] bool, which of M rows of each prompt are drawn; None: all."""
+
+    def tally(self, verdicts: Tensor, parsed: Tensor, seen: Tensor, num_ids: int) -> tuple[Tensor, Tensor]:
+        """Votes [B, C], and probes not read (yet) [B].
+
+        Args:
+            verdicts: [R, M] int64 verdict ids.
+            parsed: [R, M] bool, probes that hold one.
+            seen: [R, M] bool, probes that were read.
+            num_ids: C.
+        """
+        items = len(self.voters)
+        counts = count_votes(verdicts, parsed, self.item_index, items, num_ids)
+        return counts, self.voters - sum_by(self.item_index, seen, items)
+
+    def decided(self, counts: Tensor, unread: Tensor) -> Tensor:
+        """[B] bool, whether the probes still running can no longer change what matters; see `is_decided`."""
+        return is_decided(counts, unread, self.voters, self.threshold, self.stop_long)
+
+    def result(self, counts: Tensor, unread: Tensor, late: Tensor) -> tuple[Consensus, Tensor]:
+        """Vote and route, and [B] bool, items that ran out of time.
+
+        A probe that came too late does not matter where the others have decided without it.
+
+        Args:
+            counts: [B, C] int64.
+            unread: [B] int64.
+            late: [B] bool, items of which some probe was late.
+        """
+        consensus = sampled_consensus(counts, unread, self.voters, self.threshold)
+        return consensus, late & ~is_decided(counts, unread, self.voters, self.threshold, stop_long=False)
+
+
 def count_votes(verdicts: Tensor, counted: Tensor, row_item: Tensor, num_items: int, num_verdicts: int) -> Tensor:
     """How often each item's probes gave each verdict.
 
@@ -134,6 +182,19 @@ def is_decided(
     return short | (long & stop_long)
 
 
+def sum_by(owners: Tensor, values: Tensor, count: int) -> Tensor:
+    """Sum [R], [R * M] or [R, M] values over the owner of each of R rows; booleans are counted.
+
+    Args:
+        owners: [R] int64.
+        values: The values.
+        count: How many owners there are.
+    """
+    values = values.reshape(owners.shape[0], -1)
+    values = values.sum(-1) if values.dtype.is_floating_point else values.long().sum(-1)
+    return values.new_zeros(count).index_add_(0, owners, values)
+
+
 def first_argmax(values: Tensor) -> Tensor:
     """Index of the largest value of each row, the lowest among equals: `argmax` promises no order on every device."""
     is_best = values == values.amax(-1, keepdim=True)
@@ -142,6 +203,7 @@ def first_argmax(values: Tensor) -> Tensor:
 
 __all__ = [
     "Consensus",
+    "Poll",
     "Route",
     "choose_route",
     "count_votes",
@@ -149,5 +211,6 @@ __all__ = [
     "first_argmax",
     "is_decided",
     "sampled_consensus",
+    "sum_by",
     "vote",
 ]

@@ -21,14 +21,9 @@ from transformers_egrm.modeling.engine_trials_egrm import star_refusal
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
 from transformers_egrm.modeling.judge_long_egrm import deliberate
 from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
+from transformers_egrm.modeling.judge_probes_egrm import branches_of, check_task, needed_abilities, orders_of
 from transformers_egrm.modeling.judge_rows_egrm import finish
-from transformers_egrm.modeling.judge_short_egrm import (
-    branches_of,
-    check_task,
-    judge_short,
-    needed_abilities,
-    orders_of,
-)
+from transformers_egrm.modeling.judge_short_egrm import judge_short
 from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, JudgeInputs, LongItems, ShortStage
 from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace

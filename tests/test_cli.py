@@ -21,6 +21,7 @@ from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, write_json
 
 from transformers_egrm.cli.options import CALL_ONLY_OPTIONS, RunOptions, documented_fields
 from transformers_egrm.cli.summary import Tally
+from transformers_egrm.data.records import read_records
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
@@ -502,3 +503,18 @@ def test_a_tally_counts_by_hand():
     assert tally.warnings()[0].startswith("0 % of the judgements took the short path")
     assert replace(tally, route_is_chosen=False).warnings() == []
     assert Tally().to_dict(0.0)["records_per_s"] is None
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
+def test_an_account_of_each_reward_is_written_where_asked_for(checkpoint, answers, tmp_path, extension):
+    out = tmp_path / f"out.{extension}"
+    assert egrm("score", checkpoint, answers, "-o", out, "--explain", "--tau", "1.0") == 0
+    rows = list(read_records(str(out)))
+    accounts = [row.values["account"] for row in rows]
+    accounts = [json.loads(account) if isinstance(account, str) else account for account in accounts]
+    assert {account["stage"] for account in accounts} <= {"probes", "chains"}
+    for account, row in zip(accounts, rows, strict=True):
+        assert len(account["probes"]) == 5
+        assert account["new_tokens"] == int(row.values["tokens"]) >= account["probe_tokens"] > 0
+        assert (account["stage"] == "chains") == (row.values["route"] == "long") == bool(account["candidates"])
+        assert account["flops"] >= account["probe_flops"] > 0

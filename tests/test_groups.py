@@ -1,5 +1,7 @@
 """Records of one question share its prefill wherever they are judged, and nobody has to say so."""
 
+from typing import Any
+
 import pytest
 import torch
 from cli_tools import egrm, read_jsonl, write_jsonl
@@ -25,7 +27,7 @@ def model() -> EGRMRewardModel:
     )  # fmt: skip
 
 
-def prefilled(model: EGRMRewardModel, run) -> tuple[int, object]:
+def prefilled(model: EGRMRewardModel, run) -> tuple[int, Any]:
     with counted_tokens(model.backbone) as shapes:
         result = run()
     return sum(rows * tokens for rows, tokens in shapes if tokens > 1), result

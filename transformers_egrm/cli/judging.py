@@ -36,19 +36,26 @@ def make_job(
 
     settings = {"version": __version__, **identity(model, run.revision), **asked, "judging": judging,
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
+    if run.explain:
+        settings["explain"] = True
     if run.draft is not None:
         settings["draft"] = run.draft
     return Job(
         command=command, model=model, source=source, fields=fields, identity=settings, run=run,
-        types={"record": int, **(types or result_types())},
+        types={"record": int, **(types or result_types(explain=run.explain))},
     )  # fmt: skip
 
 
-def result_types() -> dict[str, Any]:
-    """Python type of each field of a `JudgeResult`."""
+def result_types(*, explain: bool = False) -> dict[str, Any]:
+    """Python type of each field of a `JudgeResult`.
+
+    Args:
+        explain: Whether results carry an account, which is nested data.
+    """
     from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 
-    return get_type_hints(JudgeResult)
+    types = {name: hint for name, hint in get_type_hints(JudgeResult).items() if name != "account"}
+    return types | {"account": dict} if explain else types
 
 
 def load_judge(job: Job, judging: dict[str, Any]) -> Any:
@@ -63,7 +70,7 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
     on_terminal = typer.get_text_stream("stderr").isatty()
     return RewardJudge(
         model, batch_size=run.batch_size, reorder_window=run.reorder_window, rubric=rubric_text(run.rubric),
-        return_rationale=run.rationale, progress=on_terminal if run.progress is None else run.progress, **judging,
+        return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
     )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ class RunOptions:
     """Most records in flight while input order is restored; by default eight batches or more."""
     rationale: bool = False
     """Add the text behind each verdict to the output."""
+    explain: bool = False
+    """Add to each row how its reward came about: probes, distribution, candidates with scores, and cost."""
     draft: str | None = field(default=None, metadata={"metavar": "MODEL"})
     """Small language model with the generator's tokenizer that drafts the chains: a folder, a .gguf file or a Hub id."""
     device: str = "auto"
