@@ -82,6 +82,23 @@ def test_scores_of_the_command_line_become_items_without_a_truth(tmp_path: Path)
         read_scores(write(tmp_path / "other.jsonl", [{"prompt": "q"}]))
 
 
+def test_a_scores_account_shows_probes_candidates_and_operations(tmp_path: Path):
+    vote = {"prompt": 0, "temperature": 1.0, "top_p": 0.9, "verdict": "7", "text": " 7"}
+    candidate = {"text": "so 7", "verdict": "7", "prompt": 0, "is_chain": True, "mean_log_prob": None, "score": 0.25}
+    account = {"stage": "chains", "labels": ["7"], "probes": [vote, vote | {"verdict": None}], "verdict_probs": [],
+               "candidates": [candidate], "chosen": 0, "flops": 5.0}  # fmt: skip
+    rows = [{"record": 1, "id": "a", "reward": 7.0, "status": "ok", "verdict": "7", "account": account}]
+    _, (one,) = read_scores(write(tmp_path / "scores.jsonl", rows))
+    (ask,) = one["asks"]
+    assert ask["flops"] == 5.0
+    assert ask["details"]["probes"] == [
+        {"name": "temperature 1, top-p 0.9: 2 votes", "distribution": {"7": 0.5, "none": 0.5}}
+    ]
+    assert ask["details"]["candidates"] == [
+        {"verdict": "7", "score": 0.25, "text": "so 7", "kind": "chain", "chosen": True}
+    ]
+
+
 def test_the_command_writes_a_page_of_several_runs(tmp_path: Path):
     folder = run_folder(tmp_path)
     assert egrm("bench", "report", folder, folder, "-o", tmp_path / "page.html") == 0

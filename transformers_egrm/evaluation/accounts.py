@@ -69,7 +69,7 @@ def _votes(probes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         counts = by_rung.setdefault((vote["temperature"], vote["top_p"]), Counter())
         counts["none" if vote["verdict"] is None else vote["verdict"]] += 1
     return [
-        _distribution(f"temperature {rung[0]:g}, top-p {rung[1]:g}: {counts.total()} votes",
+        _distribution(f"temperature {rung[0]:g}, top-p {rung[1]:g}: {counts.total()} vote{'s' * (counts.total() > 1)}",
                       {verdict: count / counts.total() for verdict, count in counts.items()})
         for rung, counts in by_rung.items()
     ]  # fmt: skip

@@ -69,7 +69,9 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
                             f"{', '.join(row) or 'no field'}.", "Name a run's folder, or the output of `egrm score`.")  # fmt: skip
         texts = [row[name] for name in ("response", "response_a", "response_b") if isinstance(row.get(name), str)]
         ask = {name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "", False)}
-        details = details_of(row["account"]) if isinstance(row.get("account"), Mapping) else {}
+        account = row["account"] if isinstance(row.get("account"), Mapping) else None
+        ask |= {} if account is None else {"flops": account["flops"]}
+        details = {} if account is None else details_of(account)
         details |= {"rationale": row["rationale"]} if row.get("rationale") else {}
         items.append({
             "id": str(row.get("id") or record.number), "question_id": str(record.number), "subset": "all", "cells": {},
