@@ -20,6 +20,7 @@ COMMANDS = {
     "rank": "Rank the answers to one question.",
     "card": "Render the model card of a checkpoint from its configuration and weights.",
     "train": "Train a judge: routed fine-tuning, then a scorer of chains, then reinforcement learning.",
+    "bench": "Judges on benchmarks and on your own file: accuracies with intervals, biases, costs and rivals.",
 }
 """Every command with the first sentence of its help, in order; a test holds them to the real ones."""
 

@@ -1,4 +1,4 @@
-"""The command line: `egrm build | score | compare | rank | card | train`.
+"""The command line: `egrm build | score | compare | rank | card | train | bench`.
 
 Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2. The
 script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and `--version` without this package.
@@ -7,6 +7,7 @@ script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and
 import sys
 from collections.abc import Sequence
 
+from transformers_egrm.cli.bench import app as bench_app
 from transformers_egrm.cli.build import EXAMPLES as build_examples
 from transformers_egrm.cli.build import build
 from transformers_egrm.cli.card import EXAMPLES as card_examples
@@ -35,6 +36,7 @@ for _command, _examples in (
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))
     app.command(help=_help, epilog="\n\n".join(("Examples:", *_examples)))(_command)
 app.add_typer(train_app, name="train")
+app.add_typer(bench_app, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
