@@ -14,6 +14,7 @@ from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import folder_digest, prompt_digest
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 _ASKS = {"pointwise": "responses", "binary": "responses", "pairwise": "pairs", "listwise": "pairs", "free": "answers"}
@@ -252,7 +253,7 @@ class DecisionJudge(Judge):
 
 class _OpenGuard(TextGuard):
     # The guard with its two doors open: text is neither altered nor kept from becoming control tokens.
-    def neutralise(self, text: str, delimited: bool) -> str:
+    def neutralise(self, text: str, delimited: bool, space: VerdictSpace) -> str:
         return text
 
     def hide(self, text: str, own_thought: bool = False) -> str:
