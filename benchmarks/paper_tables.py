@@ -23,6 +23,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -411,6 +412,20 @@ def short_path(bench: Bench, full: Outcomes, base: Outcomes, seeds: Sequence[int
 # -- (f) prompt length -----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def positions(model: Any, count: int | None) -> Iterator[None]:
+    """Let the model say that it has so many positions: a judge refuses what its context does not hold."""
+    config = model.config.get_text_config().get_text_config()
+    before = getattr(config, "max_position_embeddings", None)
+    if count is not None:
+        config.max_position_embeddings = count
+    try:
+        yield
+    finally:
+        if count is not None:
+            config.max_position_embeddings = before
+
+
 def prompt_lengths(bench: Bench) -> Table:
     """Table (f): what M verdicts cost beside one, by the length of the prompt."""
     model, item = bench.model, bench.items[0].item
@@ -428,11 +443,11 @@ def prompt_lengths(bench: Bench) -> Table:
         flops: dict[str, float] = {}
         for number in range(bench.rounds + 1):  # the first round warms up
             for name, temperatures in ladders.items():
-                start = time.perf_counter()
-                output = model.judge(
-                    inputs, path="short", temperatures=temperatures, consensus="sampled", early_stop=False
-                )
-                elapsed = time.perf_counter() - start
+                options = {"temperatures": temperatures, "consensus": "sampled", "early_stop": False}
+                with positions(model, 2 * length if length > limit else None):
+                    start = time.perf_counter()
+                    output = model.judge(inputs, path="short", **options)
+                    elapsed = time.perf_counter() - start
                 flops[name] = float(output["flops"].sum())
                 if number:
                     seconds[name].append(elapsed)

@@ -178,9 +178,9 @@ def test_shares_outside_the_unit_interval_are_refused():
 def test_passes_and_tokens_are_those_the_formula_counts(batch):
     # Constants of one passes, or one token, turn seconds into counts.
     judge = TinyJudge(talkative_generator(ENDLESS))
-    judge.backbone.fact("star", lambda: None)  # no trial while counting
-    judge.backbone.fact("continuation", lambda: (True, None))
     inputs = tiny_inputs(tiny_task(), some_prompts([20] * batch))
+    for path in ("short", "long"):
+        judge.judge(inputs, path=path, **BUDGETS)  # the trials, which are not counted
     found = {}
     for path, options in (
         ("short", {"path": "short"}),

@@ -19,7 +19,7 @@ from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 LENGTHS = (20, 7, 13)
 LONG = {"path": "long", "num_chains": 2, "max_chain_tokens": 12, "draft_length": 4}
-LEANINGS = {"7": 6.0, "\n": 6.0, "": 6.0}  # greedy chains that state a verdict and end
+LEANINGS = {"7": 7.0, "\n": 6.0, "": 6.5}  # greedy chains that state a verdict and end
 SAME = ("rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "routes")
 
 

@@ -20,6 +20,9 @@ from transformers_egrm.modeling.judge_probes_egrm import build_trie
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
 
+_ROUNDING = 1e-9  # of a share
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Lengths in tokens and counts that decide the cost of judging one item with one prompt; means are welcome."""
@@ -89,7 +92,7 @@ class PathCosts:
     def short_share_for(self, ratio: float) -> float | None:
         """The least short share at which the cost is at most `ratio` of the baseline's; None where none suffices."""
         share = 1 - (ratio * self.always - self.short) / self.chains
-        return max(0.0, share) if share <= 1 else None
+        return min(max(0.0, share), 1.0) if share <= 1 + _ROUNDING else None
 
 
 def workload_of(model: EGRMRewardModel, options: JudgeOptions, **lengths: Any) -> Workload:
