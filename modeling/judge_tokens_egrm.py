@@ -65,7 +65,10 @@ def read_conversations(input_ids: Tensor | None, attention_mask: Tensor | None, 
         )
     shape = None if input_ids is None else tuple(input_ids.shape)
     if input_ids is None or len(shape or ()) != 2:
-        raise ConfigError(f"`input_ids` must be of shape [B, T], got {shape}.", "Pass one row per conversation.")
+        raise ConfigError(
+            f"`input_ids` must be of shape [B, T], got {shape}.",
+            "Pass one row per conversation: `input_ids[None]` is one alone.",
+        )
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     if mask.shape != input_ids.shape:
         raise ConfigError(f"`attention_mask` must be of shape {list(input_ids.shape)}, got {list(mask.shape)}.")

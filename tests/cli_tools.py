@@ -33,9 +33,21 @@ def egrm(*words: object) -> int:
     return code if isinstance(code, int) else 0
 
 
+def stating_generator() -> Any:
+    """A random Llama that writes a digit and ends, so that a chain states a verdict; which one is the prompt's say."""
+    generator, tokenizer = tiny_generator(), tiny_tokenizer()
+    digits = tokenizer.convert_tokens_to_ids(list("123456789"))
+    with torch.no_grad():
+        embeddings, head = generator.get_input_embeddings().weight, generator.get_output_embeddings().weight
+        embeddings[:, 0], head[:, 0] = 8.0, 0.0  # one direction says whether a digit came last
+        embeddings[digits, 0] = -8.0
+        head[digits, 0], head[tokenizer.eos_token_id, 0] = 2.0, -2.0
+    return generator
+
+
 def save_components(folder: Path) -> None:
     """A tiny generator in `lm/` and a tiny encoder in `encoder/`, each with its tokenizer."""
-    tiny_generator().save_pretrained(folder / "lm")
+    stating_generator().save_pretrained(folder / "lm")
     tiny_tokenizer().save_pretrained(folder / "lm")
     tiny_scorer().save_pretrained(folder / "encoder")
     tiny_scorer_tokenizer().save_pretrained(folder / "encoder")

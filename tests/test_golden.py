@@ -59,7 +59,7 @@ print(json.dumps(found))
 """
 # Of every checkpoint, cases whose rewards no later version changed.
 BY_OLD_CODE = (
-    "llama", "llama-exact", "gemma-expected-pair", "mistral-five", "qwen-five", "draft-stored", "draft-model-md_bv_plus",
+    "llama", "llama-exact", "gemma-expected-pair", "mistral-five", "qwen-five", "draft-stored", "draft-likelihood",
     "stored-pointwise",
 )  # fmt: skip
 

@@ -319,7 +319,7 @@ def test_five_coin_flips_are_no_consensus_on_two_labels():
     sampled = model.probe(inputs, consensus="sampled").output
     assert 0.1 < (sampled.routes == Route.SHORT).float().mean() < 0.7, "sampling believes some of them"
     by_default = model.probe(inputs).output
-    torch.testing.assert_close(by_default.consensus, torch.full((40,), 0.5))
+    torch.testing.assert_close(by_default.consensus, torch.full((40,), 0.5, dtype=torch.float64))
     assert (by_default.routes == Route.LONG).all()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny import tiny_generator, tiny_tokenizer
 
 from transformers_egrm.judge import RewardJudge
-from transformers_egrm.modeling.errors_egrm import InputError, PromptTooLongError
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, PromptTooLongError
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.prompt_records_egrm import draw_key, read_id, read_record
@@ -205,7 +205,7 @@ def test_one_text_is_no_list_of_answers(model, answers):
 
 
 def test_token_ids_of_one_conversation_are_refused_with_the_shape_they_need(model):
-    with pytest.raises(InputError, match=r"must have the shape \[B, T\].*got \[5\].*input_ids\[None\]"):
+    with pytest.raises(ConfigError, match=r"must be of shape \[B, T\].*got \(5,\).*input_ids\[None\]"):
         model(torch.tensor([1, 5, 6, 7, 8]))
 
 
