@@ -144,9 +144,7 @@ LONG_FILES = {
 }
 LONG_FUNCTIONS = {
     "modeling/judge_long_egrm.py: _think",
-    "modeling/engine_generate_egrm.py: generate",
     "modeling/prompt_records_egrm.py: read_record",
-    "modeling/draft_generate_egrm.py: generate",
 }
 
 
