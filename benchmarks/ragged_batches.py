@@ -20,6 +20,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def nucleus(rounds: int) -> list[dict[str, Any]]:
             given = own[:size], torch.full((size,), 0.8).double(), torch.full((size,), 0.95).double()
             uniform = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
             assert torch.equal(draw(*given, uniform), draw_before(*given, uniform)), "both draw the same tokens"
-            cases[size] = (lambda g=given, u=uniform: draw_before(*g, u), lambda g=given, u=uniform: draw(*g, u))
+            cases[size] = (partial(draw_before, *given, uniform), partial(draw, *given, uniform))
         rows += table(kind, cases, rounds, lambda size: size)
     return rows
 
@@ -134,7 +135,7 @@ def short(count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
         made(records)
         shares[size, judge_packing_egrm.PADDED_SHARE] = made.load.padded_share
 
-    cases = {size: (lambda s=size: as_before(judge, s), lambda s=size: judge(s)) for size in SIZES}
+    cases = {size: (partial(as_before, judge, size), partial(judge, size)) for size in SIZES}
     judge(SIZES[0])  # what is tried out once per generator
     rows = table("short", cases, rounds, lambda size: count)
     for row in rows:
