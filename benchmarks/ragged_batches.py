@@ -134,7 +134,7 @@ def short(count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
         made(records)
         shares[size, judge_packing_egrm.PADDED_SHARE] = made.load.padded_share
 
-    cases = {size: (lambda s=size: as_before(judge, s), lambda s=size: judge(s)) for size in SIZES}
+    cases = {size: (partial(as_before, judge, size), partial(judge, size)) for size in SIZES}
     judge(SIZES[0])  # what is tried out once per generator
     rows = table("short", cases, rounds, lambda size: count)
     for row in rows:
