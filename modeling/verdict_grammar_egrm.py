@@ -34,7 +34,8 @@ class VerdictGrammar:
         if not reasoning:
             cue = _SHORT_CUE.match(text, len(text) - len(text.lstrip(_OPENING)))
             return self._statement(text, own, cue.end() if cue else 0, complete)
-        last = without_end_marks(own) if complete else ""
+        # What stands where must not move, so only the end is cut.
+        last = own[: len(own) - len(own.lstrip())] + without_end_marks(own) if complete else ""
         line = last.rfind("\n") + 1
         stated = self._stated(text, own, complete)
         # Double brackets are a form of their own: after the cue, they are its writer's last word.
