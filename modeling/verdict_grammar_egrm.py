@@ -277,7 +277,7 @@ _LOOSE_CUE = re.compile(
 _LAST_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\][\s*_.,;!]*\Z")
 _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
 _NOT_BARE = re.compile(r"[ \t]*[=+<:]")
-_CLOSING_FENCE = re.compile(r"\s*(?:```|~~~)\s*\Z")
+_CLOSING_FENCE = re.compile(r"(?<!\s)\s*(?:```|~~~)\s*\Z")
 _OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _KEYS = (
     "verdict",
