@@ -34,7 +34,8 @@ class VerdictGrammar:
         if not reasoning:
             cue = _SHORT_CUE.match(text, len(text) - len(text.lstrip(_OPENING)))
             return self._statement(text, own, cue.end() if cue else 0, complete)
-        last = without_end_marks(own) if complete else ""
+        # What stands where must not move, so only the end is cut.
+        last = own[: len(own) - len(own.lstrip())] + without_end_marks(own) if complete else ""
         line = last.rfind("\n") + 1
         stated = self._stated(text, own, complete)
         # Double brackets are a form of their own: after the cue, they are its writer's last word.
@@ -276,7 +277,7 @@ _LOOSE_CUE = re.compile(
 _LAST_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\][\s*_.,;!]*\Z")
 _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
 _NOT_BARE = re.compile(r"[ \t]*[=+<:]")
-_CLOSING_FENCE = re.compile(r"\s*(?:```|~~~)\s*\Z")
+_CLOSING_FENCE = re.compile(r"(?<!\s)\s*(?:```|~~~)\s*\Z")
 _OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _KEYS = (
     "verdict",

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.prompt_task_egrm import JudgeTask
+from transformers_egrm.modeling.prompt_thoughts_egrm import thought_marks
 from transformers_egrm.modeling.verdict_answers_egrm import normalise_answer
-from transformers_egrm.modeling.verdict_masks_egrm import strip_thinking
+from transformers_egrm.modeling.verdict_masks_egrm import closing_of, open_thought, strip_thinking
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
@@ -341,3 +342,28 @@ def test_thoughts_in_delimiters_of_the_template_are_not_read_either():
     assert marked.parse("<|inner|>\nVerdict: A", reasoning=True) is None
     assert marked.parse("<|inner|>\nVerdict: A\n<|outer|>\nVerdict: B", reasoning=True) == 1
     assert task().parse("<|inner|>\nVerdict: A", reasoning=True) == 0, "the default knows no such words"
+
+
+def test_delimiters_of_thoughts_are_found_in_the_template_and_among_the_added_tokens():
+    def render(messages: list[dict[str, str]]) -> str:
+        shown = [
+            f"<|im_start|>{m['role']}\n" + (f"<|inner|>\n{m['reasoning_content']}\n<|outer|>\n\n" if "reasoning_content" in m else "")
+            + f"{m['content']}<|im_end|>\n"
+            for m in messages
+        ]  # fmt: skip
+        return "".join(shown)
+
+    assert thought_marks(render, "{{ message.reasoning_content }}", []) == (("<|inner|>", "<|outer|>"),)
+    assert thought_marks(render, "no thought is shown", []) == ()
+    added = ["<|my_thinking_region_start|>", "<|my_thinking_region_end|>", "<think>", "</think>", "<|im_end|>"]
+    assert thought_marks(render, "", added) == (("<|my_thinking_region_start|>", "<|my_thinking_region_end|>"),)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [
+    ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|begin_of_thought|>", "<|end_of_thought|>"), ("<|channel>thought", "<channel|>"),
+])  # fmt: skip
+def test_a_thought_that_a_template_opens_is_seen_and_can_be_closed(opening, closing):
+    assert open_thought(f"<|im_start|>assistant\n{opening}\n") == opening
+    assert open_thought(f"<|im_start|>assistant\n{opening}\n{closing}\n\n") is None
+    assert closing_of(opening) == closing
