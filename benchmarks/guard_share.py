@@ -76,11 +76,7 @@ def reasons_of(guard: TextGuard, plain: TextGuard, text: str) -> set[str]:
 
 def main() -> None:
     """Print a row for each source of texts."""
-<<<<<<< HEAD
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-=======
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
->>>>>>> i10verdicts
     parser.add_argument(
         "--code", type=Path, nargs="*", help="folders of Python files; torch and transformers by default"
     )
