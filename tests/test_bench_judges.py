@@ -220,3 +220,11 @@ def test_each_orders_vote_is_its_probes_most_frequent_verdict():
     account = {"probes": [{"prompt": prompt, "verdict": verdict} for prompt, verdict in votes]}
     assert order_rewards(account) == (1.0, 0.0, None)
     assert order_rewards({"probes": []}) == ()
+
+
+def test_a_judge_without_a_way_to_judge_is_refused_before_anything_is_read():
+    class Idle(Judge):
+        pass
+
+    with pytest.raises(TypeError, match="abstract method '?judge"):
+        Idle()  # pyright: ignore[reportAbstractUsage]

@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from transformers_egrm.evaluation.asking import Ask, Judgement, Question
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
-class Judge:
+class Judge(ABC):
     """Base of judges; a subclass says what it can be asked and how it decides.
 
     Attributes:
@@ -42,12 +43,12 @@ class Judge:
         """What decides its verdicts, as plain data: two runs with the same description are the same run."""
         return {"name": self.name, "asks": self.asks}
 
-    def prepare(self, questions: Sequence[Question]) -> None:
+    def prepare(self, questions: Sequence[Question]) -> None:  # noqa: B027 (a hook, not a duty)
         """Called once before the first ask, with everything that will be asked about. Most judges need nothing."""
 
+    @abstractmethod
     def judge(self, asks: Iterable[Ask]) -> Iterator[Judgement]:
         """One judgement for each ask, in order. What cannot be judged is a judgement with a status, never an error."""
-        raise NotImplementedError
 
 
 Decide = Callable[..., Any]
