@@ -226,5 +226,5 @@ def test_a_judge_without_a_way_to_judge_is_refused_before_anything_is_read():
     class Idle(Judge):
         pass
 
-    with pytest.raises(TypeError, match="abstract method '?judge"):
+    with pytest.raises(TypeError, match=r"abstract method '?judge"):
         Idle()  # pyright: ignore[reportAbstractUsage]
