@@ -92,7 +92,9 @@ class LocalHub:
 
     def publish(self, name: str, folder: Path) -> str:
         """A new repository with a folder's files on its main branch; returns the commit's hash."""
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
         self.objects |= {hashlib.sha256(data).hexdigest(): data for data in files.values()}
         self.repositories[name] = Repository()
         return self.repositories[name].commit(files)
