@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from transformers_egrm.evaluation.metrics import Decision, decide, together
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
@@ -132,7 +133,7 @@ class Judged:
             return ()
         return tuple(judgement.reward for judgement in self.judgements)
 
-    def decisions(self, first: int, second: int) -> tuple[int | None, ...]:
+    def decisions(self, first: int, second: int) -> tuple[Decision, ...]:
         """What was said about two answers, once for each order they were shown in.
 
         Args:
@@ -145,22 +146,17 @@ class Judged:
         """
         scores = self.scores
         if scores:
-            return (_sign(scores[first], scores[second]),)
+            return (decide(scores[first], scores[second]),)
         found = []
         for ask, judgement in zip(self.asks, self.judgements, strict=True):
             if sorted(ask.shown) == sorted((first, second)):
-                towards = _sign(judgement.reward, 0.5)
+                towards = decide(judgement.reward, 0.5)
                 found.append(towards if towards is None or ask.shown[0] == first else -towards)
         return tuple(found)
 
-    def beats(self, first: int, second: int) -> int | None:
-        """The same over all orders: the sign of their sum; None where one of them gave no verdict."""
-        total = 0
-        for decision in self.decisions(first, second):
-            if decision is None:
-                return None
-            total += decision
-        return (total > 0) - (total < 0)
+    def beats(self, first: int, second: int) -> Decision:
+        """The same over all orders: the sign of their sum; None where one of them gave no verdict, or none was asked."""
+        return together(self.decisions(first, second) or (None,))
 
 
 def plan(question: Question, asks: str, *, orders: int = 2, seed: int = 0) -> Iterator[Ask]:
@@ -197,10 +193,6 @@ def draw(seed: int, name: str) -> float:
     """A number in [0, 1) that depends on the seed and a name alone."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode("utf-8", "backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
-
-
-def _sign(first: float | None, second: float | None) -> int | None:
-    return None if first is None or second is None else (first > second) - (first < second)
 
 
 def _mismatch(question: Question, asks: str) -> tuple[str, str]:

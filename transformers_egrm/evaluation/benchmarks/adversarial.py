@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from transformers_egrm.evaluation.asking import Judged, Prompt, Question
 from transformers_egrm.evaluation.benchmarks import own
 from transformers_egrm.evaluation.benchmarks.reading import Data
-from transformers_egrm.evaluation.intervals import Sample, mean_of
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of
 from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, each, pairs_right
 from transformers_egrm.modeling.errors_egrm import DataError
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers_egrm.evaluation.asking import Judged, Prompt, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields
-from transformers_egrm.evaluation.intervals import Sample, concordance
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import concordance
 from transformers_egrm.evaluation.scoring import (
     Benchmark,
     Cells,
