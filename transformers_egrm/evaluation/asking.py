@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any
 
 from transformers_egrm.evaluation.metrics import Decision, decide, together
@@ -19,6 +20,7 @@ from transformers_egrm.modeling.errors_egrm import ConfigError
 Prompt = str | list[dict[str, Any]]
 """A question to a model: text, or messages that end with the user's turn."""
 
+STATUSES = ("ok", "no_verdict", "too_long", "timeout", "error")
 ASKS = ("responses", "pairs", "answers")
 """What a judge can be asked for: a reward of one response, the better of two, an answer of its own."""
 
@@ -73,7 +75,7 @@ class Judgement:
     """Of a response: any finite number, higher is better. Of a pair: 1.0 where the first shown is better, 0.0 where the
     second is, 0.5 for a tie. None where there is no verdict."""
     status: str = "ok"
-    """`ok`, `no_verdict`, `too_long`, `timeout` or `error`."""
+    """One of `STATUSES`; only `ok` has a reward."""
     verdict: str | None = None
     """The verdict as text; of an ask for an answer, the answer."""
     consensus: float | None = None
@@ -94,8 +96,20 @@ class Judgement:
     """Anything more that a reader may want to see, as plain data."""
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise ConfigError(f"A reward must be a finite number or None, got {self.reward}.")
+        if self.status not in STATUSES:
+            raise ConfigError(f"A status must be one of {', '.join(STATUSES)}, got {self.status!r}.")
+        if self.reward is not None and self.status != "ok":
+            raise ConfigError(
+                f"Only a judgement with the status ok has a reward, got {self.reward} with {self.status}."
+            )
+        for name in ("reward", "consensus", "flops"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise ConfigError(f"`{name}` of a judgement must be a finite number or None, got {value!r}.")
+            # A number of numpy is none for JSON.
+            object.__setattr__(self, name, float(value))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that say something."""
@@ -171,6 +185,8 @@ def plan(question: Question, asks: str, *, orders: int = 2, seed: int = 0) -> It
     Raises:
         ConfigError: The question cannot be put to this kind of judge.
     """
+    if asks not in ASKS:
+        raise ConfigError(f"A judge can be asked for one of {', '.join(ASKS)}, got {asks!r}.")
     common = {"question_id": question.question_id, "prompt": question.prompt, "reference": question.reference}
     if asks == "responses" and question.responses:
         for index, response in enumerate(question.responses):
@@ -209,4 +225,4 @@ def _mismatch(question: Question, asks: str) -> tuple[str, str]:
     )
 
 
-__all__ = ["ASKS", "Ask", "Judged", "Judgement", "Prompt", "Question", "draw", "plan"]
+__all__ = ["ASKS", "STATUSES", "Ask", "Judged", "Judgement", "Prompt", "Question", "draw", "plan"]

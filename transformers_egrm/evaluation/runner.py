@@ -139,7 +139,7 @@ def evaluate(
     judge.prepare(questions)
     if folder is None:
         started = time.monotonic()
-        judgements = list(_shown(judge.judge(flat), len(flat), progress))
+        judgements = list(_shown(_said(judge, flat), len(flat), progress))
         seconds = time.monotonic() - started
     else:
         # The digest of the questions stands for limit and subsets; the bootstrap decides no verdict.
@@ -177,7 +177,8 @@ def run_rivals(run: Run, rivals: Iterable[Judge]) -> list[dict[str, Any]]:
         try:
             asks = [asks_of(question, rival, run.settings) for question in questions]
             rival.prepare(questions)
-            judged = _assembled(questions, asks, list(rival.judge(ask for group in asks for ask in group)), rival)
+            said = list(_said(rival, [ask for group in asks for ask in group]))
+            judged = _assembled(questions, asks, said, rival)
             value = run.benchmark.score(sample_of(judged, run.benchmark.cells(judged), run.settings)).value
         except (ConfigError, MissingExtraError) as error:
             rows.append(row | {"reason": str(error)})
@@ -220,14 +221,26 @@ def _assembled(
     questions: Sequence[Question], asks: Sequence[tuple[Ask, ...]], judgements: Sequence[Judgement], judge: Judge
 ) -> list[Judged]:
     said = iter(judgements)
-    found = [
+    return [
         Judged(question, group, tuple(islice(said, len(group))), judge.threshold)
         for question, group in zip(questions, asks, strict=True)
     ]
-    if next(said, None) is not None or any(len(one.judgements) != len(one.asks) for one in found):
-        raise ConfigError(f"{judge.name} must give one judgement for each of {sum(map(len, asks))} asks, "
-                          f"got {len(judgements)}.")  # fmt: skip
-    return found
+
+
+def _said(judge: Judge, asks: Sequence[Ask]) -> Iterator[Judgement]:
+    """One judgement for each ask, in order; a judge that says anything else is refused."""
+    count = 0
+    for judgement in judge.judge(asks):
+        if not isinstance(judgement, Judgement):
+            raise ConfigError(f"{judge.name} must give Judgements, got {type(judgement).__name__}.",
+                              "A plain function gives numbers: see callable_judge.")  # fmt: skip
+        count += 1
+        if count > len(asks):
+            break
+        yield judgement
+    if count != len(asks):
+        got = "more" if count > len(asks) else count
+        raise ConfigError(f"{judge.name} must give one judgement for each of {len(asks)} asks, got {got}.")
 
 
 def _journaled(
@@ -240,7 +253,7 @@ def _journaled(
         journal.check(records)
         if journal.receipt is None:
             done, earlier, started = journal.count, journal.seconds, time.monotonic()
-            said = judge.judge(asks[done:])
+            said = _said(judge, asks[done:])
             for record, judgement in zip(records, _shown(said, len(asks), progress, done), strict=True):
                 row = {"ask": asks[record.number - 1].id} | judgement.to_dict()
                 seconds = earlier + time.monotonic() - started
