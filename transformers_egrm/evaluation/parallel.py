@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -81,11 +82,20 @@ _own: list[Judge | Exception] = []
 def _load(make: Make, numbers: Any, processes: int) -> None:
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     try:
         _own.append(make(numbers.get()))
     except Exception as error:  # an initializer that raises ends the pool, and nobody learns why
         _own.append(error)
+
+
+def _end_with_parent() -> None:
+    # A command that was killed can tell its processes nothing: each would wait for work for ever, with its model loaded.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _judge() -> Judge:

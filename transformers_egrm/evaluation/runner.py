@@ -146,7 +146,9 @@ def evaluate(
         identity = {"benchmark": benchmark.name, "data": about["digest"], "judge": judge.describe(),
                     "seed": settings.seed, "orders": settings.orders}  # fmt: skip
         judgements, seconds = _journaled(Path(folder), identity, judge, flat, restart, progress)
-    _refuse_silence(judgements)
+    if said := _silent(judgements):
+        raise ConfigError(f"A judge must give a verdict now and then, but {said}",
+                          "With -o, repeat the command with --restart once this is mended.")  # fmt: skip
     judged = _assembled(questions, asks, judgements, judge)
     return Run(benchmark, judge.describe(), settings, judged, benchmark.cells(judged), seconds, about)
 
@@ -177,8 +179,10 @@ def run_rivals(run: Run, rivals: Iterable[Judge]) -> list[dict[str, Any]]:
         try:
             asks = [asks_of(question, rival, run.settings) for question in questions]
             rival.prepare(questions)
-            said = list(_said(rival, [ask for group in asks for ask in group]))
-            judged = _assembled(questions, asks, said, rival)
+            judgements = list(_said(rival, [ask for group in asks for ask in group]))
+            if said := _silent(judgements):
+                raise ConfigError(f"It gave no verdict: {said}")
+            judged = _assembled(questions, asks, judgements, rival)
             value = run.benchmark.score(sample_of(judged, run.benchmark.cells(judged), run.settings)).value
         except (ConfigError, MissingExtraError) as error:
             rows.append(row | {"reason": str(error)})
@@ -276,14 +280,12 @@ def _shown(judgements: Iterable[Judgement], total: int, progress: bool, done: in
     return tqdm(judgements, total=total, initial=done, unit="ask", disable=not progress)
 
 
-def _refuse_silence(judgements: Sequence[Judgement]) -> None:
-    spoken = any(judgement.reward is not None or judgement.verdict is not None for judgement in judgements)
-    if not spoken and judgements:
-        raise ConfigError(
-            f"A judge must give a verdict now and then, but not one of {len(judgements)} asks got one. "
-            f"The first said: {judgements[0].error or judgements[0].status}",
-            "With -o, repeat the command with --restart once this is mended.",
-        )
+def _silent(judgements: Sequence[Judgement]) -> str | None:
+    """What a judge said that gave not a single verdict; None where one came."""
+    if not judgements or any(one.reward is not None or one.verdict is not None for one in judgements):
+        return None
+    return (f"not one of {len(judgements)} asks got one. "
+            f"The first said: {judgements[0].error or judgements[0].status}")  # fmt: skip
 
 
 def _limited(questions: list[Question], settings: Settings) -> list[Question]:
