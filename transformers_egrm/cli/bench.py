@@ -181,18 +181,20 @@ def report(
 
 
 def _print(results: dict[str, Any], output: str | None) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from transformers_egrm.evaluation.report import beaten_by, percent
 
     console = message_console()
     headline, first = results["headline"], results["tables"][0]
-    table = Table(title=f"{results['benchmark']['title']}: {results['judge']['name']}, %", title_justify="left")
+    title = f"{results['benchmark']['title']}: {results['judge']['name']}, %"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("")
     for column in ("n", *first["columns"]):
         table.add_column(column, justify="right")
     for part in first["rows"]:
-        table.add_row(part["label"], str(part["n"]), *map(percent, part["values"]))
+        table.add_row(escape(part["label"]), str(part["n"]), *map(percent, part["values"]))
     console.print(table)
     figures = results["figures"]
     counts = ", ".join(f"{count} {name}" for name, count in figures["outcomes"].items())
