@@ -87,6 +87,7 @@ def _processor(model: Any, run: RunOptions) -> Any:
     return EGRMProcessor(
         own.tokenizer, own.scorer_tokenizer, space=own.space, rubric=own.rubric,
         max_prompt_tokens=run.max_prompt_tokens or own.max_prompt_tokens, truncation=run.truncation or own.truncation,
+        template_date=own.template_date,
     )  # fmt: skip
 
 
