@@ -286,7 +286,8 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
 
     def _options(self, task: JudgeTask | None, overrides: dict[str, Any]) -> JudgeOptions:
         # What cannot be done is refused before anything is run.
-        options = self.config.judge_options(None if task is None else task.space.kind, **overrides)
+        kind = None if task is None else task.space.kind if task.space.listed else "free"
+        options = self.config.judge_options(kind, **overrides)
         if options.selection == "scorer" and self.scorer is None:
             raise ConfigError(
                 "selection='scorer' needs a scorer, and the checkpoint has none.", "Use selection='vote'."
