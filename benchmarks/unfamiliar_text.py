@@ -16,7 +16,7 @@ from typing import Any
 from transformers_egrm.bundle import load_mini
 from transformers_egrm.data.synthetic import examples
 from transformers_egrm.evaluation.metrics import wilson
-from transformers_egrm.modeling.judge_familiar_egrm import Familiarity
+from transformers_egrm.modeling.judge_familiar_egrm import Familiarity, familiarity_of
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 
 
@@ -30,7 +30,8 @@ def main() -> None:
     model = load_mini()
     own = model.processor
     processor = EGRMProcessor(own.tokenizer, own.scorer_tokenizer, max_prompt_tokens=10**6)  # nothing is judged here
-    familiarity = Familiarity.from_dict(model.config.familiar)
+    familiarity = familiarity_of(model.config)
+    assert familiarity is not None, "the bundled judge stores what it knows"
     print(f"limit: {familiarity.most_unknown:.0%} of tokens out of {len(familiarity.token_ids)} known ones")
     world = (example.record() for example in islice(examples("test", seed=3), arguments.count))
     tell("the world's test split", world, processor, familiarity)
@@ -40,9 +41,7 @@ def main() -> None:
         tell(path.name, records_of_rm_bench(path), processor, familiarity)
 
 
-def tell(
-    name: str, records: Iterable[dict[str, Any]], processor: EGRMProcessor, familiarity: Familiarity
-) -> None:
+def tell(name: str, records: Iterable[dict[str, Any]], processor: EGRMProcessor, familiarity: Familiarity) -> None:
     """Print how many of some records are unfamiliar.
 
     Args:

@@ -110,7 +110,9 @@ class EGRMConfig(PreTrainedConfig):
         for name in self.sub_configs_defaults:
             part = getattr(self, name)
             # Of a dict that does not say what it describes, Transformers would make a large default model.
-            known = part is None or isinstance(part, PreTrainedConfig) or (isinstance(part, dict) and "model_type" in part)
+            known = (
+                part is None or isinstance(part, PreTrainedConfig) or (isinstance(part, dict) and "model_type" in part)
+            )
             need(known, name, part, "a configuration, or its dict with a `model_type`")
         for name in ("task", "judging", "card", "familiar"):
             need(isinstance(getattr(self, name), Mapping | None), name, getattr(self, name), "a mapping, or None")

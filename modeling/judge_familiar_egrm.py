@@ -113,7 +113,8 @@ def look_at_inputs(config: Any, inputs: JudgeInputs) -> None:
         turn = len(inputs.task.judge_turn_ids) if inputs.turn_tokens is None else inputs.turn_tokens[item]
         text = ids[row][masks[row]].tolist()
         if not familiarity.knows(text[: len(text) - turn]):
-            return warn_of_unfamiliar_text(config, familiarity)
+            warn_of_unfamiliar_text(config, familiarity)
+            return
 
 
 __all__ = ["Familiarity", "familiarity_of", "look_at_inputs", "warn_of_unfamiliar_text"]

@@ -45,8 +45,7 @@ class JudgeTask:
         listed = self.space.num_verdicts if self.space.listed else 0
         if len(self.verdict_token_ids) != listed or not all(self.verdict_token_ids):
             raise ConfigError(
-                f"Each of the {listed} verdicts needs at least one token, "
-                f"got {self.verdict_token_ids!r}.",
+                f"Each of the {listed} verdicts needs at least one token, got {self.verdict_token_ids!r}.",
                 "Build tasks with `EGRMProcessor.task`.",
             )
 

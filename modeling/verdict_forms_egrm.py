@@ -45,9 +45,14 @@ def _loose(nouns: str, tags: str) -> re.Pattern[str]:
     )
 
 
+_OTHER_FORMS = _loose(f"verdict|{_NOUNS}", f"verdict|{_TAGS}")
+
+
 def _set_off(own: str, opens: str) -> re.Pattern[str]:
     """Where a form that sets its label off begins: at the beginning of a line or sentence, after no more than a heading."""
-    heading = rf"{_LEAD}\b(?:verdict|{_NOUNS})\b{_RANGE}{_FOR}{_SAYS}[ \t*_$(]{{0,6}}|<(?:verdict|{_TAGS})>[ \t]{{0,4}}"
+    heading = (
+        rf"{_LEAD}\b(?:verdict|{_NOUNS})\b{_RANGE}{_FOR}{_SAYS}[ \t*_$(]{{0,6}}|<(?:verdict|{_TAGS})>[ \t]{{0,4}}"
+    )
     return re.compile(rf"{opens}(?:{heading})?(?P<mark>{own})", _FLAGS)
 
 
@@ -67,7 +72,7 @@ class VerdictForm:
     """What a short answer may repeat of the cue, its first brackets and quotation marks left out."""
     line: re.Pattern[str]
     """Where a line of judged text opens with it; its group `mark` begins where the guard writes `quoted`."""
-    loose: re.Pattern[str] = _loose(f"verdict|{_NOUNS}", f"verdict|{_TAGS}")
+    loose: re.Pattern[str] = _OTHER_FORMS
     """Where the last line of a complete chain may begin to state one in another form."""
     quoted: str = "(quoted) "
     """What the guard writes."""

@@ -99,7 +99,9 @@ def test_no_reward_depends_on_it(mini):
 
 
 def test_a_checkpoint_without_the_field_never_warns(tmp_path: Path):
-    model = EGRMRewardModel.from_components(tiny_generator(), tokenizer=tiny_tokenizer())  # a generator that brings all of its vocabulary
+    model = EGRMRewardModel.from_components(
+        tiny_generator(), tokenizer=tiny_tokenizer()
+    )  # a generator that brings all of its vocabulary
     assert model.config.familiar is None
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnfamiliarTextWarning)

@@ -36,7 +36,9 @@ def make_job(
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
     if run.explain:
         settings["explain"] = True
-    asked_of_run = {name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit", "verdict_format")}
+    asked_of_run = {
+        name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit", "verdict_format")
+    }
     settings |= {name: value for name, value in asked_of_run.items() if value is not None}
     return Job(
         command=command, model=model, source=source, fields=fields, identity=settings, run=run,
