@@ -286,7 +286,8 @@ class EGRMProcessor(ProcessorMixin):
             short = f"{SHORT_MODE}{frame.short_end}{cue}{inside}"
             suffix = guard.continue_ids(context, short)
             rest = "" if inside else gap
-            verdicts = [guard.label_ids(context + short, f"{rest}{label}") for label in space.labels if space.listed]
+            labels = [f"{rest}{label}" for label in space.labels] if space.listed else []
+            verdicts = [guard.label_ids(context + short, label, set_off=not gap) for label in labels]
             branches = {verdict[:length] for verdict in verdicts for length in range(1, len(verdict) + 1)}
             if all(verdicts) and len(set(verdicts)) == len(verdicts):
                 choices.append((len(branches), suffix, verdicts))

@@ -191,7 +191,7 @@ class VerdictGrammar:
     def _echoes(self) -> tuple[re.Pattern[str], ...]:
         words = re.findall(r"\w+", self.format_line)
         asked = (re.compile(r"\W{1,6}".join(map(re.escape, words)) + r"[^\w\n]{0,3}", re.I),) if words else ()
-        return (*asked, _GUARDED)
+        return asked if self.form.guards_code else (*asked, _GUARDED)
 
     def _read(self, text: str, start: int) -> tuple[int, int] | None:
         """The verdict at `start`, after decoration only, and where its label ends."""

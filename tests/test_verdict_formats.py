@@ -154,6 +154,21 @@ def test_prompts_ask_for_the_form_and_end_with_its_cue(space, form):
     assert JudgeTask.from_dict(task.to_dict()) == task
 
 
+def test_a_letter_that_merges_with_the_bracket_before_it_is_told_apart_from_the_given_cue():
+    processor = EGRMProcessor(tiny_tokenizer())
+    honest = processor._guard.encode
+
+    def merging(text: str) -> list[int]:
+        ids = honest(text)
+        return [*ids[:-2], 399] if re.search(r"(\[\[|: )[AB]\Z", text) else ids
+
+    processor._guard.encode = merging
+    task = processor.task(VerdictSpace.pairwise(verdict_format="double_bracket"))
+    assert task.verdict_token_ids == ((honest("A")[0],), (honest("B")[0],))
+    with pytest.raises(ConfigError, match="merges the answer cue 'Verdict:'"):
+        processor.task(VerdictSpace.pairwise())
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_restricted_probes_and_exact_consensus_work_in_every_form(model, form):
     judge = RewardJudge(model, verdict_format=form, probe_vocabulary="verdict", path="short")
