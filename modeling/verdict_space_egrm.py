@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from .errors_egrm import ConfigError
-from .verdict_answers_egrm import normalise_answer, parse_free
+from .verdict_answers_egrm import normalise_answer, parse_free, without_end_marks
 from .verdict_forms_egrm import FORMS
 from .verdict_grammar_egrm import VerdictGrammar
 from .verdict_masks_egrm import strip_thinking
@@ -43,7 +43,7 @@ class VerdictSpace:
     verdict_format: str | Callable[[str], str | int | None] = "verdict"
     """How the generator is asked to write a verdict, and writes it: `verdict` (`Verdict: 7`), `boxed` (`\\boxed{7}`),
     `double_bracket` (`[[7]]`), `result` (`[RESULT] 7`) or `json` (`{"verdict": 7}`). Or a callable that reads it, for a form
-    that the rubric asks for: it takes what the generator wrote, thoughts left out, and returns a label, or None. A callable
+    that the rubric asks for: it takes what the generator wrote, without thoughts and end tokens, and returns a label, or None. A callable
     belongs to a call; it is never saved."""
 
     def __post_init__(self) -> None:
@@ -281,8 +281,8 @@ class VerdictSpace:
 
     def _called(self, text: str, complete: bool) -> int | None:
         text = strip_thinking(text)
-        if not complete:  # more tokens may have changed the last line
-            text = text[: text.rfind("\n") + 1]
+        # Of a text that was cut, more tokens may have changed the last line.
+        text = without_end_marks(text) if complete else text[: text.rfind("\n") + 1]
         read: Any = self.verdict_format
         label = read(text)
         if label is not None and (isinstance(label, bool) or not isinstance(label, str | int)):

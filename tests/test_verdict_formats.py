@@ -212,6 +212,7 @@ def test_a_callable_reads_what_no_form_says():
     space = VerdictSpace.pairwise(verdict_format=two_scores)
     assert space.parse("8 7\nThe first one is right.", True) == 0
     assert space.parse("<think>7 8</think>7 9", True) == 1
+    assert space.parse("8 7<|im_end|>", True) == 0, "the end token is spelled out for reading"
     assert space.parse("I prefer the first.", True) is None
     assert space.parse("8 7", True, complete=False) is None, "the last line may go on"
     assert space.parse("8 7\nThe first", True, complete=False) == 0

@@ -201,7 +201,8 @@ class RewardJudge:
     def _written(self, space: Any) -> Any:
         if self.verdict_format is None:
             return space
-        return replace(VerdictSpace.read(space or self.processor.space), verdict_format=self.verdict_format)
+        space = VerdictSpace.read(self.processor.space if space is None else space)
+        return replace(space, verdict_format=self.verdict_format)
 
     def _check(self, space: Any) -> None:
         self.model.config.judge_options(self._kind(space), **self.options)
