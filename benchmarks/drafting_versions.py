@@ -1,7 +1,7 @@
 """Drafting by two versions of this library in one run: seconds per token, and what a round costs the host.
 
-    git worktree add /tmp/old COMMIT
-    OMP_NUM_THREADS=1 python benchmarks/drafting_versions.py --old /tmp/old --rounds 15
+    git worktree add ../old COMMIT
+    OMP_NUM_THREADS=1 python benchmarks/drafting_versions.py --old ../old --rounds 15
 
 Each version runs in a process of its own that imports its own tree. The rounds alternate between them, and so does who
 begins. Seconds are those of the processor, so that other processes count little. The target is the judge in the package
