@@ -3,6 +3,7 @@
     python benchmarks/guard_share.py --code FOLDER --json rm_bench_chat.json --lines gsm8k.jsonl math500.jsonl
 
 Every text is neutralised as it would be shown to each kind of judge; a text counts as touched where any of them changes it.
+`--format` names the form that the judge writes its verdicts in.
 Of a `.json` file, the code blocks in any string are texts; of a `.jsonl` file, every string of a line is one; of a folder,
 every Python file. Without `--code`, the installed sources of torch and transformers are sampled.
 """
@@ -12,7 +13,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,16 +21,23 @@ from typing import Any
 
 from transformers_egrm import EGRMProcessor, load_mini
 from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
+from transformers_egrm.modeling.verdict_forms_egrm import FORMS
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
-SPACES = (
-    VerdictSpace.pointwise(),
-    VerdictSpace.binary(),
-    VerdictSpace.pairwise(allow_tie=True),
-    VerdictSpace.listwise(10),
-    VerdictSpace.free(),
-)
+FREE = VerdictSpace.free()  # it has no labels: what it changes, every space does
+
+
+def spaces_of(form: str) -> tuple[VerdictSpace, ...]:
+    """A verdict space of every kind that has labels, in one form."""
+    return (
+        VerdictSpace.pointwise(verdict_format=form),
+        VerdictSpace.binary(verdict_format=form),
+        VerdictSpace.pairwise(allow_tie=True, verdict_format=form),
+        VerdictSpace.listwise(10, verdict_format=form),
+    )
+
+
 _BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 
 
@@ -61,15 +69,14 @@ def sources_of(folder: Path, count: int, seed: int) -> list[str]:
     return [text for path in chosen if (text := path.read_text("utf-8", errors="replace")).strip()]
 
 
-def reasons_of(guard: TextGuard, plain: TextGuard, text: str) -> set[str]:
+def reasons_of(guard: TextGuard, plain: TextGuard, spaces: Sequence[VerdictSpace], text: str) -> set[str]:
     """Why a text is changed; empty where it is left as it is."""
     found = set()
-    if any(space.quote(text) != text for space in SPACES):
+    if any(space.quote(text) != text for space in spaces):
         found.add("a verdict line")
-    space = SPACES[-1]  # it has no labels: what it changes, every space does
-    if guard.neutralise(text, True, space) != guard.neutralise(text, False, space):
+    if guard.neutralise(text, True, FREE) != guard.neutralise(text, False, FREE):
         found.add("a delimiter of ours")
-    if plain.neutralise(text, False, space) != text:
+    if plain.neutralise(text, False, FREE) != text:
         found.add("a turn mark, without a chat template only")
     return found
 
@@ -83,6 +90,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, nargs="*", default=[], help="JSON files whose code blocks are texts")
     parser.add_argument("--lines", type=Path, nargs="*", default=[], help="JSONL files whose strings are texts")
     parser.add_argument("--files", type=int, default=1000, help="Python files sampled from each folder")
+    parser.add_argument("--format", choices=FORMS, default="verdict", help="form of the verdicts")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     given = parser.parse_args()
     installed = [find_spec(name) for name in ("torch", "transformers")]
@@ -95,9 +103,10 @@ def main() -> None:
     bare = deepcopy(tokenizer)
     bare.chat_template = None
     plain = EGRMProcessor(bare)._guard
+    spaces = spaces_of(given.format)
     print("| texts | number | touched | share | reasons |\n|---|---:|---:|---:|---|")
     for name, texts in sources.items():
-        reasons = [found for text in texts if (found := reasons_of(guard, plain, text))]
+        reasons = [found for text in texts if (found := reasons_of(guard, plain, spaces, text))]
         told = Counter(reason for found in reasons for reason in found)
         share = f"{len(reasons) / max(1, len(texts)):.2%}"
         why = ", ".join(f"{reason}: {count}" for reason, count in told.most_common())

@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
+from .judge_familiar_egrm import Familiarity
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 from .prompt_task_egrm import JudgeTask
 
@@ -32,13 +33,16 @@ class EGRMConfig(PreTrainedConfig):
     them, so that a checkpoint judges alike when a later version has other defaults; single ones may be given by name
     (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `card` is what else the card
     says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
-    `example` (a record); who trains the weights for another use sets another. `no_verdict_reward` is what `forward` gives a
-    trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN.
+    `example` (a record); who trains the weights for another use sets another. `familiar` is which tokens a judge that was
+    trained from nothing knows (see `Familiarity.to_dict`), so that it warns of other text; None: it never does.
+    `no_verdict_reward` is what `forward` gives a trainer where there is no verdict, None for NaN; a judgement's own reward
+    stays NaN.
     """
 
     model_type = "egrm_reward"
     sub_configs_defaults = {  # noqa: RUF012 (the base class declares it so)
-        "generator_config": SubConfigSpec(config_class=AutoConfig, model_type="llama"),
+        # Optional only for `EGRMConfig()`, which Transformers makes to compare with: no default generator is ever built.
+        "generator_config": SubConfigSpec(config_class=AutoConfig, model_type="llama", optional=True),
         "scorer_config": SubConfigSpec(config_class=AutoConfig, model_type="bert", optional=True),
         "draft_config": SubConfigSpec(config_class=AutoConfig, model_type="llama", optional=True),
     }
@@ -58,6 +62,7 @@ class EGRMConfig(PreTrainedConfig):
     judging: dict | None = None
     base_models: Sequence[str] = ()
     card: dict | None = None
+    familiar: dict | None = None
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -86,6 +91,8 @@ class EGRMConfig(PreTrainedConfig):
         need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
         keys = f"a mapping with keys out of {', '.join(CARD_KEYS)}"
         need(set(self.card or ()) <= set(CARD_KEYS), "card", self.card, keys)
+        if self.familiar is not None:
+            Familiarity.from_dict(self.familiar)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
@@ -102,8 +109,12 @@ class EGRMConfig(PreTrainedConfig):
         need_flags(self, "scorer_trained")
         for name in self.sub_configs_defaults:
             part = getattr(self, name)
-            need(part is None or isinstance(part, dict | PreTrainedConfig), name, part, "a configuration, or its dict")
-        for name in ("task", "judging", "card"):
+            # Of a dict that does not say what it describes, Transformers would make a large default model.
+            known = (
+                part is None or isinstance(part, PreTrainedConfig) or (isinstance(part, dict) and "model_type" in part)
+            )
+            need(known, name, part, "a configuration, or its dict with a `model_type`")
+        for name in ("task", "judging", "card", "familiar"):
             need(isinstance(getattr(self, name), Mapping | None), name, getattr(self, name), "a mapping, or None")
         names = self.base_models
         listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
@@ -127,7 +138,7 @@ class EGRMConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """The generator's configuration: generation, caches and vocabulary size are its own."""
-        return self.generator_config  # pyright: ignore[reportReturnType] (the base class has built it by now)
+        return self if self.generator_config is None else self.generator_config  # pyright: ignore[reportReturnType] (built)
 
     def to_diff_dict(self) -> dict[str, Any]:
         """What is saved: fields that differ from the defaults, without the folders that the components came from.
@@ -139,6 +150,18 @@ class EGRMConfig(PreTrainedConfig):
             if isinstance(values.get(name), dict):
                 values[name].pop("_name_or_path", None)
         return values | {"judging": deepcopy(self.judging)}
+
+    def need_generator(self) -> None:
+        """Refuse a configuration that no model can be made from.
+
+        Raises:
+            ConfigError: It has no generator.
+        """
+        if self.generator_config is None:
+            raise ConfigError(
+                "A reward model needs a generator, and its configuration has `generator_config: null`.",
+                "Build one with `EGRMRewardModel.from_components`, or give the generator's own configuration.",
+            )
 
     @property
     def has_scorer(self) -> bool:

@@ -68,6 +68,10 @@ class UnsupportedModelError(EGRMError, ValueError):
     """The generator's architecture or cache cannot do what was asked."""
 
 
+class UnfamiliarTextWarning(UserWarning):
+    """A judge was given text of another world than the one it was trained in: its rewards mean nothing there."""
+
+
 def is_finite(value: object) -> bool:
     """Whether a value is a number, and neither infinite nor NaN; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -134,6 +138,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "PromptTooLongError",
+    "UnfamiliarTextWarning",
     "UnsupportedModelError",
     "is_count",
     "is_finite",

@@ -36,6 +36,11 @@ class EncodedItem:
     fallback: str | None = None
     """Why its conversation is shown as one text instead of through the chat template; None where it is not."""
 
+    @property
+    def judged_ids(self) -> tuple[int, ...]:
+        """Its first prompt up to the judge's own turn: what is judged, as tokens."""
+        return self.prompts[0][: len(self.prompts[0]) - self.turn_tokens]
+
 
 def collate(
     items: Sequence[EncodedItem], task: JudgeTask | None = None, groups: Sequence[Hashable] | None = None, pad: int = 0

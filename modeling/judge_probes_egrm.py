@@ -61,9 +61,10 @@ def check_task(task: JudgeTask, options: JudgeOptions) -> None:
     if options.path == "long":
         return
     needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if needs_list and not task.space.enumerable:
+    if needs_list and not task.space.listed:
+        which = "Verdicts that a callable reads" if task.space.enumerable else "Free verdicts"
         raise ConfigError(
-            "Free verdicts cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
+            f"{which} cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
             "reward='expected' is defined for them.",
             "Use probe_vocabulary='full', consensus='sampled', reward='verdict'.",
         )
@@ -83,7 +84,7 @@ def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> 
         ConfigError: The options need a larger token budget.
     """
     needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if not needs_list or not task.space.enumerable:
+    if not needs_list or not task.space.listed:
         return None
     trie = _trie_of(task.verdict_token_ids, task.probe_stop_ids, device)
     if (

@@ -61,6 +61,9 @@ class JudgeResult:
     fallback: str | None = None
     """Why the conversation was judged in the embedded layout, as one text: what its chat template said. None where the
     template showed it."""
+    unfamiliar: bool = False
+    """Whether the text is of another world than the one the judge was trained in, so that its reward means nothing. Only a
+    checkpoint that stores what it knows (`EGRMConfig.familiar`) can tell; others say False."""
     draft_rounds: int = 0
     """Passes of the generator that verified drafts of the record's chains."""
     draft_tokens: int = 0

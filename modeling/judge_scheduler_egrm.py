@@ -12,6 +12,7 @@ from typing import Any
 
 from .configuration_egrm import POOLINGS
 from .errors_egrm import ConfigError, is_count, need, need_flag
+from .judge_familiar_egrm import familiarity_of, warn_of_unfamiliar_text
 from .judge_options_egrm import JudgeOptions
 from .judge_packing_egrm import PromptLoad, count_fitting, count_within, load_of
 from .judge_plan_egrm import JudgePlan
@@ -87,6 +88,7 @@ class Scheduler:
         self.batch_size, self.batch_tokens, self.options = batch_size, batch_tokens, options
         self.load = PromptLoad()
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
+        self._familiarity, self._warned = familiarity_of(model.config), False
         self._asked = {name: value for name, value in asked.items() if value}
         self._tickets = 0
         self._waiting: list[_Slot] = []  # to be probed
@@ -286,6 +288,11 @@ class Scheduler:
         self._finish(slot, result)
 
     def _finish(self, slot: _Slot, result: JudgeResult) -> None:
+        if self._familiarity is not None and not self._familiarity.knows(slot.entry.item.judged_ids):
+            result = replace(result, unfamiliar=True)
+            if not self._warned:
+                self._warned = True
+                warn_of_unfamiliar_text(self.model.config, self._familiarity)
         self._done.append((slot.ticket, result))
 
     def _accounts(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`EGRMRewardModel`: a generator that judges, a scorer that picks among its chains, one checkpoint."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from .configuration_egrm import EGRMConfig
 from .draft_chains_egrm import ChainDrafts
 from .draft_generate_egrm import generate as generate_speculatively
 from .draft_sources_egrm import DraftSource
-from .engine_backbone_egrm import Backbone
+from .engine_backbone_egrm import Backbone, evaluating
 from .engine_flops_egrm import cost_model
 from .engine_generate_egrm import generate
 from .engine_local_egrm import LocalEngine
@@ -22,6 +21,7 @@ from .engine_protocol_egrm import Engine, need_abilities
 from .errors_egrm import ConfigError, need_flag
 from .hub_components_egrm import adopt_quantization, is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
+from .judge_familiar_egrm import look_at_inputs
 from .judge_limits_egrm import longest_prompt, need_context, need_readable, need_room
 from .judge_long_egrm import deliberate
 from .judge_options_egrm import STORED_NAMES, JudgeOptions
@@ -61,6 +61,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
     """
 
     def __init__(self, config: EGRMConfig) -> None:
+        config.need_generator()  # before anything is allocated
         super().__init__(config)
         self.generator = AutoModelForCausalLM.from_config(config.generator_config)
         self.scorer = EGRMScorer(config) if config.has_scorer else None
@@ -215,6 +216,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         Source:
             https://huggingface.co/papers/2604.10072, section 3.
         """
+        look_at_inputs(self.config, inputs)
         stage = self.probe(inputs, plan=plan, explain=explain, states=states, **options)
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
         long = self.deliberate(stage.long_items(), **asked, **options)
@@ -254,7 +256,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         parts = [(inputs, plan)]
         if resolved.strict:
             parts = [(inputs.item(item), plan.select([item])) for item in range(inputs.num_items)]
-        with _evaluating(self):
+        with evaluating(self):
             return join_stages([judge_short(self, part, resolved, own, explain, states) for part, own in parts])
 
     @torch.no_grad()
@@ -279,12 +281,13 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         """
         need_flag("return_texts", return_texts)
         resolved = self._options(items[0].task if items else None, options)
-        with _evaluating(self):
+        with evaluating(self):
             return deliberate(self, items, resolved, return_texts, explain, states)
 
     def _options(self, task: JudgeTask | None, overrides: dict[str, Any]) -> JudgeOptions:
         # What cannot be done is refused before anything is run.
-        options = self.config.judge_options(None if task is None else task.space.kind, **overrides)
+        kind = None if task is None else task.space.kind if task.space.listed else "free"
+        options = self.config.judge_options(kind, **overrides)
         if options.selection == "scorer" and self.scorer is None:
             raise ConfigError(
                 "selection='scorer' needs a scorer, and the checkpoint has none.", "Use selection='vote'."
@@ -431,19 +434,6 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         if any(kwargs.get(name) is not None for name in ("draft_model", "draft_layers", "draft_ngram")):
             return generate_speculatively(generator, *args, **kwargs)
         return generator.generate(*args, **kwargs)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    # A trainer may hold the model in training mode; dropout must not enter a judgement.
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 __all__ = ["EGRMRewardModel", "EGRMSequenceOutput"]

@@ -32,7 +32,6 @@ from .prompt_templates_egrm import (
     read_frame,
     read_rubric,
     reference_block,
-    verdict_word,
 )
 from .prompt_thoughts_egrm import thought_marks
 from .prompt_truncation_egrm import bound_record, fit_record, most_chars_per_token
@@ -278,23 +277,23 @@ class EGRMProcessor(ProcessorMixin):
         return tuple(self._guard.continue_ids(frame.example, f"{frame.turn_start}{words}\n"))
 
     def _build_suffixes(self, space: VerdictSpace) -> JudgeTask:
-        guard, frame, word = self._guard, self._frame, verdict_word(space)
+        guard, frame = self._guard, self._frame
+        cue, gap = space.answer_cue
         context = f"{frame.example}{frame.turn_start}{format_line(space)}\n"
         choices = []
         # Where the tokenizer keeps the space apart (split digits), the cue takes it: verdicts are one token shorter.
-        for space_in_cue in (False, True):
-            short = f"{SHORT_MODE}{frame.short_end}{word}:{' ' if space_in_cue else ''}"
+        for inside in dict.fromkeys(("", gap)):
+            short = f"{SHORT_MODE}{frame.short_end}{cue}{inside}"
             suffix = guard.continue_ids(context, short)
-            before, verdicts = guard.encode(context + short), []
-            for label in space.labels:
-                joint = guard.encode(f"{context}{short}{'' if space_in_cue else ' '}{label}")
-                verdicts.append(tuple(joint[len(before) :]) if joint[: len(before)] == before else ())
+            rest = "" if inside else gap
+            labels = [f"{rest}{label}" for label in space.labels] if space.listed else []
+            verdicts = [guard.label_ids(context + short, label, set_off=not gap) for label in labels]
             branches = {verdict[:length] for verdict in verdicts for length in range(1, len(verdict) + 1)}
             if all(verdicts) and len(set(verdicts)) == len(verdicts):
                 choices.append((len(branches), suffix, verdicts))
         if not choices:
             raise ConfigError(
-                f"The tokenizer merges the answer cue {word!r} with what follows it, so no verdict can be told apart.",
+                f"The tokenizer merges the answer cue {cue!r} with what follows it, so no verdict can be told apart.",
                 "Use a generator whose tokenizer keeps a colon and a space apart from letters and digits.",
             )
         _, suffix, verdicts = min(choices, key=lambda choice: choice[0])
@@ -422,14 +421,7 @@ class EGRMProcessor(ProcessorMixin):
 
 
 def _read_space(space: VerdictSpace | Mapping[str, Any] | None) -> VerdictSpace | None:
-    # Remote code loads one module per entry file: another copy's VerdictSpace is no instance of ours.
-    if space is None or isinstance(space, VerdictSpace):
-        return space
-    if isinstance(space, Mapping):
-        return VerdictSpace.from_dict(space)
-    if hasattr(space, "to_dict"):
-        return VerdictSpace.from_dict(space.to_dict())
-    raise ConfigError(f"A verdict space is a VerdictSpace or its `to_dict`, got {space!r}.")
+    return None if space is None else VerdictSpace.read(space)
 
 
 def _item_id(key: int | str | None, prompts: Sequence[Sequence[int]]) -> int:

@@ -8,7 +8,7 @@ these is left exactly as it is.
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -146,6 +146,24 @@ class TextGuard:
         """Token ids of `text` as they are when it follows `context`, where the tokenizer keeps them apart."""
         before, joint = self.encode(context), self.encode(context + text)
         return joint[len(before) :] if joint[: len(before)] == before else self.encode(text)
+
+    def label_ids(self, context: str, label: str, set_off: bool) -> tuple[int, ...]:
+        """Token ids of a verdict's label after the answer cue; none where the tokenizer cannot tell it from the cue.
+
+        Args:
+            context: Everything up to the label.
+            label: With the space before it, if there is one.
+            set_off: Whether a bracket or quotation mark stands before it.
+        """
+        before, joint = self.encode(context), self.encode(context + label)
+        if joint[: len(before)] == before:
+            return tuple(joint[len(before) :])
+        if not set_off:
+            return ()
+        # A bracket may merge with the letter after it. The cue is given, so its last token stays what it is.
+        alone, cue = self.encode(label), before[-8:]
+        decode = partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
+        return tuple(alone) if decode([*cue, *alone]) == f"{decode(cue)}{label}" else ()
 
     def _tokenise(self, text: str) -> list[int]:
         if not text:

@@ -26,7 +26,8 @@ class JudgeTask:
     long_suffix_ids: tuple[int, ...]
     """Long mode: its instruction, the end of the turn, the start of the assistant's."""
     verdict_token_ids: tuple[tuple[int, ...], ...]
-    """Per verdict, how the tokenizer continues the short suffix with its label; empty for `free`."""
+    """Per verdict, how the tokenizer continues the short suffix with its label; empty for `free`, and where a
+    callable reads verdicts."""
     probe_stop_ids: tuple[int, ...]
     """Tokens that end a probe: end of text or turn, and whitespace with a line break."""
     chain_stop_ids: tuple[int, ...]
@@ -41,10 +42,10 @@ class JudgeTask:
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ConfigError(f"A judge prompt's layout is one of {', '.join(LAYOUTS)}, got {self.layout!r}.")
-        if len(self.verdict_token_ids) != self.space.num_verdicts or not all(self.verdict_token_ids):
+        listed = self.space.num_verdicts if self.space.listed else 0
+        if len(self.verdict_token_ids) != listed or not all(self.verdict_token_ids):
             raise ConfigError(
-                f"Each of the {self.space.num_verdicts} verdicts needs at least one token, "
-                f"got {self.verdict_token_ids!r}.",
+                f"Each of the {listed} verdicts needs at least one token, got {self.verdict_token_ids!r}.",
                 "Build tasks with `EGRMProcessor.task`.",
             )
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .verdict_answers_egrm import closing_brace, without_end_marks
-from .verdict_masks_egrm import MASK, mask_quotations, narrow, strip_thinking
+from .verdict_forms_egrm import FORMS, VerdictForm
+from .verdict_masks_egrm import MASK, mask_code, mask_quotations, narrow, strip_thinking
 from .verdict_prose_egrm import VerdictProse
 
 
@@ -26,42 +27,47 @@ class VerdictGrammar:
     """Pointwise: the highest score."""
     format_line: str = ""
     """How the prompt asks for a verdict: what repeats it states none."""
+    form: VerdictForm = FORMS["verdict"]
+    """How the prompt asks for it to be written."""
 
     def parse(self, text: str, reasoning: bool = False, complete: bool = True) -> int | None:
         """See `VerdictSpace.parse`."""
         text = strip_thinking(narrow(text))
         own = mask_quotations(text, self._echoes if reasoning else ())
         if not reasoning:
-            cue = _SHORT_CUE.match(text, len(text) - len(text.lstrip(_OPENING)))
+            cue = self.form.again.match(text, len(text) - len(text.lstrip(_OPENING)))
             return self._statement(text, own, cue.end() if cue else 0, complete)
         # What stands where must not move, so only the end is cut.
         last = own[: len(own) - len(own.lstrip())] + without_end_marks(own) if complete else ""
         line = last.rfind("\n") + 1
-        stated = self._stated(text, own, complete)
+        stated = self._object(text, own) if self.form.is_json else self._stated(text, own, complete)
         # Double brackets are a form of their own: after the cue, they are its writer's last word.
-        stated = self._last_brackets(last, max(line, stated[1] if stated else 0)) or stated
+        if stated is None or self.form.yields_to_brackets:
+            stated = self._last_brackets(last, max(line, stated[1] if stated else 0)) or stated
         if stated is not None:
             return stated[0]
         return self._loose(text, last, line) if complete else None
 
     def quote(self, text: str) -> str:
-        """Text whose lines that open with `Verdict:` and a label of the space say that they are quoted.
+        """Text whose lines that open with a verdict, written as the prompt asks, say that they are quoted.
 
         Args:
-            text: Judged text.
+            text: Judged text. In any form but `Verdict:`, which no code has, code is left as it is.
         """
-        plain = narrow(text)
-        found = [cue.end(1) for cue in _LINE_CUE.finditer(plain) if self._read(plain, cue.end()) is not None]
+        plain, form = narrow(text), self.form
+        if not form.guards_code:
+            plain = mask_code(plain)
+        found = [cue.start("mark") for cue in form.line.finditer(plain) if self._read(plain, cue.end()) is not None]
         pieces = [text[start:end] for start, end in zip([0, *found], [*found, len(text)], strict=True)]
-        return " (quoted)".join(pieces)
+        return form.quoted.join(pieces)
 
     # What a cue states
 
     def _stated(self, text: str, own: str, complete: bool) -> tuple[int | None, int] | None:
         """What the last verdict cue states, None where that is unclear, and where its cue ends; None without a cue."""
-        cues = [cue for cue in _VERDICT_CUE.finditer(own) if not _quoted_before(own, cue.start())]
+        cues = [cue for cue in self.form.cue.finditer(own) if not _quoted_before(own, cue.start())]
         # A heading over prose states nothing.
-        while cues and cues[-1]["heading"] and self._read(text, cues[-1].end()) is None:
+        while cues and cues[-1].groupdict().get("heading") and self._read(text, cues[-1].end()) is None:
             cues.pop()
         if not cues:
             return None
@@ -74,6 +80,20 @@ class VerdictGrammar:
             between = own[before[1] : cues[-1].start()]
             verdict = None if before[0] != verdict and _NOTHING.fullmatch(between) else verdict
         return verdict, start
+
+    def _object(self, text: str, own: str) -> tuple[int | None, int] | None:
+        """What the last JSON object states that opens a line outside code and has a verdict, and where it begins."""
+        for opening in reversed(list(_OBJECT.finditer(own))):
+            try:
+                values, length = _DECODER.raw_decode(text[opening.end() - 1 : opening.end() - 1 + _LONGEST_OBJECT])
+            except (ValueError, RecursionError):
+                continue
+            if "verdict" in values:
+                verdict = self._value(values["verdict"])
+                rest = own[opening.end() - 1 + length :].replace(MASK, " ")
+                stands = verdict is not None and self._prose.lets_stand(self.labels[verdict], rest)
+                return (verdict if stands else None), opening.start()
+        return None
 
     def _statement(self, text: str, own: str, start: int, complete: bool) -> int | None:
         """The verdict that follows a cue, unless what comes after it says otherwise."""
@@ -109,7 +129,7 @@ class VerdictGrammar:
             last, line = stripped, stripped.rfind("\n") + 1
         if (found := self._json(text)) is not None:
             return found
-        cues = [cue for cue in _LOOSE_CUE.finditer(last, line) if not _quoted_before(last, cue.start())]
+        cues = [cue for cue in self.form.loose.finditer(last, line) if not _quoted_before(last, cue.start())]
         if cues:
             return self._at_end(text, last, cues[-1].end())
         box = last.rfind("\\boxed{", line)
@@ -145,10 +165,13 @@ class VerdictGrammar:
             except (ValueError, RecursionError):
                 continue
             key = next((key for key in _KEYS for name in values if name.strip().lower() == key), None)
-            value = next((values[name] for name in values if name.strip().lower() == key), None)
-            known = isinstance(value, str | int | float) and not isinstance(value, bool)
-            return self._whole(str(value)) if known else None
+            return self._value(next((values[name] for name in values if name.strip().lower() == key), None))
         return None
+
+    def _value(self, value: object) -> int | None:
+        """The verdict that a value of JSON is."""
+        known = isinstance(value, str | int | float) and not isinstance(value, bool)
+        return self._whole(str(value)) if known else None
 
     # Labels
 
@@ -167,7 +190,8 @@ class VerdictGrammar:
     @cached_property
     def _echoes(self) -> tuple[re.Pattern[str], ...]:
         words = re.findall(r"\w+", self.format_line)
-        return (re.compile(r"\W{1,6}".join(map(re.escape, words)) + r"[^\w\n]{0,3}", re.I),) if words else ()
+        asked = (re.compile(r"\W{1,6}".join(map(re.escape, words)) + r"[^\w\n]{0,3}", re.I),) if words else ()
+        return asked if self.form.guards_code else (*asked, _GUARDED)
 
     def _read(self, text: str, start: int) -> tuple[int, int] | None:
         """The verdict at `start`, after decoration only, and where its label ends."""
@@ -242,38 +266,6 @@ _UNFINISHED = re.compile(
     rf"|[ \t]+(?!(?:{_PROSE})\b)[a-z]"
     r")"
 )
-_LEAD = (
-    r"(?:(?:so|thus|therefore|hence|finally|overall|accordingly|in conclusion|to conclude|in summary|in short|conclusion"
-    r"|summary|final answer|answer|output)\b[,:]?[*_]{0,3}[ \t]+)?(?:(?:the|my|our)[ \t]+)?"
-    r"(?:(?:final|overall|total|own|ultimate)[ \t]+){0,3}"
-)
-# A cue opens a line or a sentence; markdown, a list's number or a sign may precede it, a quotation mark may not.
-_MARKS = f"(?:[^\\w\\n\"'\u201c\u201d\u2018\u2019\u00ab\u00bb{MASK}]|_)"
-_OPENS = (
-    rf"(?:^{_MARKS}{{0,12}}(?:[0-9]{{1,2}}[.)][ \t]+{_MARKS}{{0,6}})?"
-    rf"|(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)[*_)\]{MASK}]{{0,4}}[ \t]+[*_]{{0,3}})"
-)
-_RANGE = r"(?:[ \t]*[(\[][ \t]*(?:out of|from|on|scale|score|rating|/|[0-9])[^()\[\]\n]{0,30}[)\]])?"
-_FOR = (
-    r"(?:[ \t]+(?:for|on)[ \t]+(?:the|this)(?:[ \t]+(?:last|assistant's))?[ \t]+(?:response|answer|reply|solution))?"
-)
-_SAYS = r"[^\w\n]{0,4}(?:\bis\b[ \t]*:?|[:=])"
-_SHORT_CUE = re.compile(rf"{_LEAD}verdict\b{_SAYS}", re.IGNORECASE)
-_VERDICT_CUE = re.compile(
-    rf"{_OPENS}(?:{_LEAD}(?<![^\W_])verdict\b{_RANGE}{_FOR}{_SAYS}|<verdict>)"
-    rf"|^[^\w\n\"'{MASK}]{{0,12}}{_LEAD}(?<![^\W_])verdict\b(?P<heading>[^\w\n]{{0,12}}\n)",
-    re.MULTILINE | re.IGNORECASE,
-)
-_LINE_CUE = re.compile(
-    rf"^{_MARKS}{{0,12}}{_LEAD}(?<![^\W_])(verdict)\b[^\w\n:]{{0,4}}:", re.MULTILINE | re.IGNORECASE
-)
-_LOOSE_CUE = re.compile(
-    rf"{_OPENS}{_LEAD}\b(?:score|rating|grade|reward|judge?ment|decision|choice|winner|preference|result(?=[^\w\n]{{0,4}}[:=])"
-    rf"|(?:better|best) (?:response|answer|one))\b{_RANGE}{_FOR}{_SAYS}"
-    r"|\[(?:(?:FINAL[ _])?(?:RESULT|SCORE|RATING|VERDICT))\][ \t]*:?"
-    r"|<(?:answer|score|rating|result|choice|decision)>",
-    re.MULTILINE | re.IGNORECASE,
-)
 _LAST_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\][\s*_.,;!]*\Z")
 _LIST_NUMBER = re.compile(r"\s*[0-9]+[.):]\s*")
 _NOT_BARE = re.compile(r"[ \t]*[=+<:]")
@@ -292,6 +284,7 @@ _KEYS = (
     "winner",
 )
 _LONGEST_OBJECT = 8192
+_DECODER = json.JSONDecoder()
 _ANSWER_WORDS = re.compile(
     r"=|\\|\b(?:answer|solution|value|sum|total|ends?|equals?|result|get|gives)\b", re.IGNORECASE
 )
@@ -300,6 +293,7 @@ _JUDGING_WORDS = re.compile(
     r"\b(?:score|rate|rating|grade|verdict|deserves?|award|assign|I (?:would |will )?give|points?)\b", re.IGNORECASE
 )
 _PERCENT = re.compile(r"%(?!\w)")
+_GUARDED = re.compile(r"\(quoted\)[^\n]*")  # a judged line as the prompt showed it
 _NOTHING = re.compile(rf"(?:[^\w?!]|\bor\b|{MASK})*", re.IGNORECASE)
 # After these at its end, a text that was cut may go on with another verdict.
 _DANGLING = re.compile(r"[*_\s]*(?:[.,;:/<>=~\-\u2013\u2014(]|(?:or|but|no|and|to)\b)\s*", re.IGNORECASE)

@@ -45,6 +45,8 @@ _QUOTED = re.compile(
     r"|(?<!`)(`{1,2})(?=[^`])[^`\n]{1,400}\1(?!`)"
 )
 _FENCED = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^(?: {4}|\t)[^\n]*", re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)(`{1,2})(?=[^`])[^`\n]{1,400}\1(?!`)")
 _BLOCKQUOTE = re.compile(r"(?:^[ \t]*>[^\n]*(?:\n|\Z))+", re.MULTILINE)
 
 
@@ -117,6 +119,17 @@ def mask_quotations(text: str, echoes: Sequence[re.Pattern[str]] = ()) -> str:
     return _QUOTED.sub(_without_quotation, text)
 
 
+def mask_code(text: str) -> str:
+    """Text whose code is masked: fenced, indented by four columns, or between backticks.
+
+    Args:
+        text: Any text.
+    """
+    for code in (_FENCED, _INDENTED, _INLINE):
+        text = code.sub(_hidden, text)
+    return text
+
+
 def _hidden(match: re.Match[str]) -> str:
     return "".join("\n" if character == "\n" else MASK for character in match[0])
 
@@ -144,6 +157,7 @@ __all__ = [
     "closing_of",
     "has_thinking_tag",
     "is_thinking_tag",
+    "mask_code",
     "mask_quotations",
     "narrow",
     "open_thought",

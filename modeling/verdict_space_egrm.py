@@ -1,26 +1,29 @@
 """Verdict spaces: which answers a verdict may take, and what reward each carries."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from .errors_egrm import ConfigError
-from .verdict_answers_egrm import normalise_answer, parse_free
+from .verdict_answers_egrm import normalise_answer, parse_free, without_end_marks
+from .verdict_forms_egrm import FORMS
 from .verdict_grammar_egrm import VerdictGrammar
+from .verdict_masks_egrm import strip_thinking
 
 
 KINDS = ("pointwise", "pairwise", "binary", "listwise", "free")
 NUMBERS = ("low", "high", "num_candidates")
 MAX_VERDICTS = 1001
-_FORMATS = {
-    "pointwise": 'The verdict is a whole number from {low} to {high}, written as "Verdict: <number>".',
-    "binary": 'The verdict is correct or incorrect, written as "Verdict: correct" or "Verdict: incorrect".',
-    "pairwise": 'The verdict is the better response, written as "Verdict: A" or "Verdict: B".',
-    "tie": 'The verdict is the better response or a tie, written as "Verdict: A", "Verdict: B" or "Verdict: tie".',
-    "listwise": 'The verdict is the best response\'s number, from 1 to {num_candidates}, written as "Verdict: <number>".',
-    "free": 'The final answer is written as "Answer: <answer>".',
+_ASKED = {
+    "pointwise": "The verdict is a whole number from {low} to {high}",
+    "binary": "The verdict is correct or incorrect",
+    "pairwise": "The verdict is the better response",
+    "tie": "The verdict is the better response or a tie",
+    "listwise": "The verdict is the best response's number, from 1 to {num_candidates}",
 }
+_FREE_LINE = 'The final answer is written as "Answer: <answer>".'
+_SHOWN = {"binary": ("correct", "incorrect"), "pairwise": ("A", "B"), "tie": ("A", "B", "tie")}
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class VerdictSpace:
     """Pairwise: whether a tie is a verdict."""
     num_candidates: int = 2
     """Listwise: how many candidates there are to choose from."""
+    verdict_format: str | Callable[[str], str | int | None] = "verdict"
+    """How the generator is asked to write a verdict, and writes it: `verdict` (`Verdict: 7`), `boxed` (`\\boxed{7}`),
+    `double_bracket` (`[[7]]`), `result` (`[RESULT] 7`) or `json` (`{"verdict": 7}`). Or a callable that reads it, for a form
+    that the rubric asks for: it takes what the generator wrote, without thoughts and end tokens, and returns a label, or None. A callable
+    belongs to a call; it is never saved."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -47,6 +55,14 @@ class VerdictSpace:
                 raise ConfigError(f"`{name}` of a verdict space must be an integer, got {value!r}.")
         if not isinstance(self.allow_tie, bool):
             raise ConfigError(f"`allow_tie` must be True or False, got {self.allow_tie!r}.")
+        form = self.verdict_format
+        if not callable(form) and (not isinstance(form, str) or form not in FORMS):
+            raise ConfigError(f"`verdict_format` must be one of {', '.join(FORMS)}, or a callable, got {form!r}.")
+        if self.kind == "free" and form != "verdict":
+            raise ConfigError(
+                f"An open answer has no verdict to be written in a form, got verdict_format={form!r}.",
+                "Leave it out: `Answer:`, `####` and a box are all read.",
+            )
         count = {"pointwise": self.high - self.low + 1, "listwise": self.num_candidates}.get(self.kind, 2)
         if not 2 <= count <= MAX_VERDICTS:
             raise ConfigError(
@@ -55,24 +71,24 @@ class VerdictSpace:
             )
 
     @classmethod
-    def pointwise(cls, low: int = 0, high: int = 10) -> "VerdictSpace":
-        """A score of one response: a whole number from `low` to `high`."""
-        return cls("pointwise", low=low, high=high)
+    def pointwise(cls, low: int = 0, high: int = 10, **form: Any) -> "VerdictSpace":
+        """A score of one response: a whole number from `low` to `high`; `verdict_format` as in the class."""
+        return cls("pointwise", low=low, high=high, **form)
 
     @classmethod
-    def pairwise(cls, allow_tie: bool = False) -> "VerdictSpace":
-        """The better of two responses, A or B; optionally `tie`."""
-        return cls("pairwise", allow_tie=allow_tie)
+    def pairwise(cls, allow_tie: bool = False, **form: Any) -> "VerdictSpace":
+        """The better of two responses, A or B; optionally `tie`; `verdict_format` as in the class."""
+        return cls("pairwise", allow_tie=allow_tie, **form)
 
     @classmethod
-    def binary(cls) -> "VerdictSpace":
-        """Whether one response is `correct` or `incorrect`."""
-        return cls("binary")
+    def binary(cls, **form: Any) -> "VerdictSpace":
+        """Whether one response is `correct` or `incorrect`; `verdict_format` as in the class."""
+        return cls("binary", **form)
 
     @classmethod
-    def listwise(cls, num_candidates: int) -> "VerdictSpace":
-        """The best of n responses, numbered from 1."""
-        return cls("listwise", num_candidates=num_candidates)
+    def listwise(cls, num_candidates: int, **form: Any) -> "VerdictSpace":
+        """The best of n responses, numbered from 1; `verdict_format` as in the class."""
+        return cls("listwise", num_candidates=num_candidates, **form)
 
     @classmethod
     def free(cls) -> "VerdictSpace":
@@ -91,9 +107,38 @@ class VerdictSpace:
             raise ConfigError(f"Unknown keys {unknown} in a verdict space.", "Write what `VerdictSpace.to_dict` does.")
         return cls(**values)
 
+    @classmethod
+    def read(cls, space: Any) -> "VerdictSpace":
+        """A verdict space, from whatever stands for one.
+
+        Args:
+            space: One of this class or of another copy of it (remote code loads one module per entry file), or its `to_dict`.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        if isinstance(space, cls):
+            return space
+        if isinstance(space, Mapping):
+            return cls.from_dict(space)
+        if hasattr(space, "verdict_format"):
+            return cls(**{field.name: getattr(space, field.name) for field in fields(cls)})
+        if hasattr(space, "to_dict"):  # a copy of version 0.1
+            return cls.from_dict(space.to_dict())
+        raise ConfigError(f"A verdict space is a VerdictSpace or its `to_dict`, got {space!r}.")
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return asdict(self)
+        """Plain data, ready for JSON.
+
+        Raises:
+            ConfigError: A callable reads its verdicts.
+        """
+        if callable(self.verdict_format):
+            raise ConfigError(
+                "A callable that reads verdicts belongs to a call, and no checkpoint stores it.",
+                "Save the checkpoint with another `verdict_format`, and pass the callable when judging.",
+            )
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -124,10 +169,27 @@ class VerdictSpace:
     @cached_property
     def format_line(self) -> str:
         """How a prompt asks for a verdict."""
-        line = _FORMATS["tie" if self.allow_tie and self.kind == "pairwise" else self.kind]
-        for name in NUMBERS:
-            line = line.replace(f"{{{name}}}", str(getattr(self, name)))
-        return line
+        if self.kind == "free":
+            return _FREE_LINE
+        kind = "tie" if self.allow_tie and self.kind == "pairwise" else self.kind
+        asked = _ASKED[kind].format(**{name: getattr(self, name) for name in NUMBERS})
+        if callable(self.verdict_format):
+            return f"{asked}, in the form asked for above."
+        form = FORMS[self.verdict_format]
+        *others, last = [form.write(label) for label in _SHOWN.get(kind, ("<number>",))]
+        if not form.is_json:  # an object is full of quotation marks itself
+            *others, last = [f'"{written}"' for written in (*others, last)]
+        return f"{asked}, written as {', '.join(others)}{' or ' if others else ''}{last}."
+
+    @cached_property
+    def answer_cue(self) -> tuple[str, str]:
+        """What the generator's turn begins with in short mode, up to the label, and the space before that or nothing."""
+        if self.kind == "free":
+            return "Answer:", " "
+        if callable(self.verdict_format):
+            return "", ""
+        opening = FORMS[self.verdict_format].opens(self.labels[0])
+        return opening.rstrip(" "), opening[len(opening.rstrip(" ")) :]
 
     @property
     def ordinal(self) -> bool:
@@ -138,6 +200,11 @@ class VerdictSpace:
     def enumerable(self) -> bool:
         """Whether the verdicts can be listed: all but `free`."""
         return self.kind != "free"
+
+    @property
+    def listed(self) -> bool:
+        """Whether each verdict is known as tokens after the answer cue: not where a callable reads them, nor for `free`."""
+        return self.enumerable and not callable(self.verdict_format)
 
     @property
     def num_verdicts(self) -> int:
@@ -168,15 +235,18 @@ class VerdictSpace:
         Args:
             text: What the generator wrote.
             reasoning: False: `text` directly follows the answer cue and starts with the verdict. True: `text` is a
-                chain of thought. Its last "Verdict:" counts that opens a line or a sentence outside quotation marks;
-                what repeats the prompt's own format line is none. Without one, the last line of a complete chain may
-                end with a verdict: in double brackets or a box, after a word such as "Score:", as JSON, or alone.
+                chain of thought. Its last "Verdict:", or the last use of another `verdict_format`, counts that opens a line
+                or a sentence outside quotation marks; what repeats the prompt's own format line is none. Without one, the
+                last line of a complete chain may end with a verdict: in double brackets or a box, after a word such as
+                "Score:", as JSON, or alone.
             complete: Whether the text ended by itself. Where the token budget cut it, a label that more tokens may have
                 changed is not read.
 
         Returns:
             A verdict id, or None where there is no verdict. `free` spaces have none: see `parse_free`.
         """
+        if callable(self.verdict_format):
+            return self._called(text, complete)
         return self._grammar.parse(text, reasoning, complete) if self.enumerable else None
 
     def parse_free(self, text: str, reasoning: bool = False, complete: bool = True) -> str | None:
@@ -192,12 +262,12 @@ class VerdictSpace:
         return parse_free(text, reasoning, complete)
 
     def quote(self, text: str) -> str:
-        """Text whose lines that open with `Verdict:` and a label of this space say that they are quoted.
+        """Text whose lines that open with a verdict of this space, written in its form, say that they are quoted.
 
         Args:
             text: Judged text.
         """
-        return self._grammar.quote(text) if self.enumerable else text
+        return self._grammar.quote(text) if self.listed else text
 
     def equal(self, first: str | None, second: str | None) -> bool:
         """Whether two open answers are the same after plain normalisation; no answer equals nothing."""
@@ -206,7 +276,22 @@ class VerdictSpace:
 
     @cached_property
     def _grammar(self) -> VerdictGrammar:
-        return VerdictGrammar(self.kind, self.labels, self.high, self.format_line)
+        assert isinstance(self.verdict_format, str), "a callable reads for itself"
+        return VerdictGrammar(self.kind, self.labels, self.high, self.format_line, FORMS[self.verdict_format])
+
+    def _called(self, text: str, complete: bool) -> int | None:
+        text = strip_thinking(text)
+        # Of a text that was cut, more tokens may have changed the last line.
+        text = without_end_marks(text) if complete else text[: text.rfind("\n") + 1]
+        read: Any = self.verdict_format
+        label = read(text)
+        if label is not None and (isinstance(label, bool) or not isinstance(label, str | int)):
+            raise ConfigError(
+                f"The callable of `verdict_format` must return a label or None, got {label!r}.",
+                f"Labels are {', '.join(self.labels[:12])}.",
+            )
+        found = [index for index, known in enumerate(self.labels) if known.lower() == str(label).strip().lower()]
+        return found[0] if found else None
 
 
 __all__ = ["NUMBERS", "VerdictSpace"]

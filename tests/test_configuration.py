@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from tiny import tiny_generator, tiny_scorer
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel
 
-import transformers_egrm  # noqa: F401 (registers the model type)
+from transformers_egrm import EGRMRewardModel
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
@@ -50,6 +51,49 @@ def test_a_task_that_the_generator_cannot_read_is_refused(change, expected):
     EGRMConfig(generator_config=generator, task=BINARY_TASK | {"long_suffix_ids": [99]})
     with pytest.raises(ConfigError, match=expected):
         EGRMConfig(generator_config=generator, task=BINARY_TASK | change)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"generator_config": None}, "`generator_config: null`"),
+        ({}, "`generator_config: null`"),
+        ({"generator_config": {}}, "its dict with a `model_type`"),
+        ({"generator_config": {"vocab_size": 9}}, "its dict with a `model_type`"),
+    ],
+    ids=str,
+)
+def test_without_a_generator_nothing_is_built(given, expected, tmp_path, monkeypatch):
+    # Transformers would fill the gap with a Llama of 7 billion parameters.
+    def built(*_, **__):
+        raise AssertionError("a generator was built")
+
+    monkeypatch.setattr("transformers_egrm.modeling.modeling_egrm.AutoModelForCausalLM.from_config", built)
+    config = {"model_type": "egrm_reward", "architectures": ["EGRMRewardModel"], **given}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({}, tmp_path / "model.safetensors", {"format": "pt"})
+    for load in (
+        lambda: EGRMRewardModel(EGRMConfig(**given)),
+        lambda: EGRMRewardModel(EGRMConfig.from_pretrained(tmp_path)),
+        lambda: EGRMRewardModel.from_pretrained(tmp_path),
+        lambda: AutoModel.from_pretrained(tmp_path),
+        lambda: AutoModel.from_config(EGRMConfig(**given)),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            load()
+
+
+def test_a_part_without_a_model_type_is_no_default_model():
+    for name in ("scorer_config", "draft_config"):
+        with pytest.raises(ConfigError, match=f"`{name}` must be a configuration, or its dict with a `model_type`"):
+            EGRMConfig(generator_config={"model_type": "llama"}, **{name: {"hidden_size": 8}})
+
+
+def test_a_configuration_without_arguments_can_be_made_compared_and_saved(tmp_path):
+    EGRMConfig().save_pretrained(tmp_path)
+    assert EGRMConfig.from_pretrained(tmp_path).generator_config is None
+    assert EGRMConfig().to_diff_dict()["judging"] == EGRMConfig().judging
+    assert EGRMConfig().longest_prompt is None
 
 
 def test_the_defaults_are_the_papers():

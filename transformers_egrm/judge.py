@@ -16,6 +16,7 @@ from transformers_egrm.modeling.judge_packing_egrm import PromptLoad
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, check_batch_tokens, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
 _EXPECTED_DIGITS = 4
@@ -56,6 +57,7 @@ class RewardJudge:
         reorder_window: Records read ahead of the oldest unfinished one, at least 1; by default 8 batches.
             One smaller than `batch_size` bounds the batches too.
         space: Verdict space, as `EGRMProcessor.task` takes it; by default the processor's own.
+        verdict_format: How verdicts are written, as in `VerdictSpace`; by default as the space says.
         rubric: Rubric, likewise.
         return_rationale: Whether results carry the text of the chosen candidate.
         explain: Whether results carry an account of how they came about.
@@ -85,6 +87,7 @@ class RewardJudge:
         batch_tokens: int | None = None,
         reorder_window: int | None = None,
         space: Any = None,
+        verdict_format: Any = None,
         rubric: str | None = None,
         return_rationale: bool = False,
         explain: bool = False,
@@ -106,7 +109,8 @@ class RewardJudge:
         self.processor = model.processor if processor is None else processor
         self.batch_size = batch_size
         self.reorder_window = reorder_window
-        self.space = space
+        self.verdict_format = verdict_format
+        self.space = self._written(space)
         self.rubric = rubric
         self.return_rationale = return_rationale
         self.explain = explain
@@ -190,9 +194,15 @@ class RewardJudge:
         return result
 
     def _start(self, records: Iterable[object], space: Any, *, grouped: bool, explain: bool = False) -> "JudgeStream":
-        space = self.space if space is None else space
+        space = self.space if space is None else self._written(space)
         self._check(space)
         return JudgeStream(self, records, space, grouped=grouped, explain=explain or self.explain)
+
+    def _written(self, space: Any) -> Any:
+        if self.verdict_format is None:
+            return space
+        space = VerdictSpace.read(self.processor.space if space is None else space)
+        return replace(space, verdict_format=self.verdict_format)
 
     def _check(self, space: Any) -> None:
         self.model.config.judge_options(self._kind(space), **self.options)

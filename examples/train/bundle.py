@@ -4,18 +4,26 @@ Run:
     python examples/train/bundle.py runs/mini/checkpoint
 
 Weights are rounded to half precision and stored as float32, so that they are read exactly as they were measured and
-compress well. The code that a checkpoint brings is left out: inside the package it would be a second copy.
+compress well. The code that a checkpoint brings is left out: inside the package it would be a second copy. The folder's own
+`.py` files, which lead to the package's code, stay. What the judge knows of its world (`EGRMConfig.familiar`) is counted on
+the training split, its limit set on the calibration split.
 """
 
 import argparse
 import shutil
 import tempfile
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.bundle import MINI_FOLDER
+from transformers_egrm.data.synthetic import examples
+from transformers_egrm.data.synthetic.world import LEVELS
+from transformers_egrm.modeling.judge_familiar_egrm import Familiarity
+from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 
 
 MOST_BYTES = 4_000_000
@@ -54,6 +62,7 @@ def bundle(checkpoint: str, folder: Path) -> int:
     """
     model = EGRMRewardModel.from_pretrained(checkpoint, dtype=torch.float32)
     model.config.card = CARD
+    model.config.familiar = familiarity(model.processor).to_dict()
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.half().float())
@@ -65,11 +74,27 @@ def bundle(checkpoint: str, folder: Path) -> int:
             raise ValueError(
                 f"The bundle would take {size:,} bytes, at most {MOST_BYTES:,} are allowed: train a smaller judge."
             )
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.is_file() and path.suffix != ".py":
+                path.unlink()
         for path in files:
             shutil.copyfile(path, folder / path.name)
     return size
+
+
+def familiarity(processor: EGRMProcessor) -> Familiarity:
+    """What a judge of the synthetic world knows.
+
+    Args:
+        processor: The judge's.
+    """
+
+    def texts(split: str, count: int, mix: dict[int, float] | None = None) -> Iterator[tuple[int, ...]]:
+        drawn = islice(examples(split, seed=17, mix=mix), count)
+        return (processor.encode(example.record()).judged_ids for example in drawn)
+
+    return Familiarity.fit(texts("train", 20_000, dict.fromkeys(LEVELS, 1.0)), texts("calibration", 3_000))
 
 
 if __name__ == "__main__":

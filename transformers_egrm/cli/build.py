@@ -45,6 +45,8 @@ class BuildOptions:
     """Pairwise: a tie is a verdict."""
     num_candidates: int = 2
     """Listwise: how many answers there are."""
+    verdict_format: Literal["verdict", "boxed", "double_bracket", "result", "json"] = "verdict"
+    """How the generator writes a verdict: as Verdict: 7, in a box, as [[7]], as [RESULT] 7 or as JSON."""
     rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE"})
     """How to judge. Default: a general rubric."""
     max_prompt_tokens: int | None = field(default=None, metadata={"min": 1})
@@ -91,8 +93,9 @@ def _verdict_space(parts: BuildOptions) -> dict[str, Any]:
 
     limits = {"low": parts.low, "high": parts.high}
     return VerdictSpace(
-        parts.space, **limits, allow_tie=parts.allow_tie, num_candidates=parts.num_candidates
-    ).to_dict()
+        parts.space, **limits, allow_tie=parts.allow_tie, num_candidates=parts.num_candidates,
+        verdict_format=parts.verdict_format,
+    ).to_dict()  # fmt: skip
 
 
 def _model(generator: str, space: dict[str, Any], parts: BuildOptions, judging: dict[str, Any]) -> Any:

@@ -36,7 +36,9 @@ def make_job(
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
     if run.explain:
         settings["explain"] = True
-    asked_of_run = {name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit")}
+    asked_of_run = {
+        name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit", "verdict_format")
+    }
     settings |= {name: value for name, value in asked_of_run.items() if value is not None}
     return Job(
         command=command, model=model, source=source, fields=fields, identity=settings, run=run,
@@ -68,7 +70,7 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
         model.attach_draft(draft.to(model.device))
     return RewardJudge(
         model, _processor(model, run), batch_size=run.batch_size, batch_tokens=run.batch_tokens, reorder_window=run.reorder_window,
-        rubric=rubric, return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
+        verdict_format=run.verdict_format, rubric=rubric, return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
     )  # fmt: skip
 
 
@@ -87,6 +89,7 @@ def _processor(model: Any, run: RunOptions) -> Any:
     return EGRMProcessor(
         own.tokenizer, own.scorer_tokenizer, space=own.space, rubric=own.rubric,
         max_prompt_tokens=run.max_prompt_tokens or own.max_prompt_tokens, truncation=run.truncation or own.truncation,
+        template_date=own.template_date,
     )  # fmt: skip
 
 

@@ -54,6 +54,10 @@ class RunOptions:
     """Judge the first N records only."""
     rubric: str | None = field(default=None, metadata={"metavar": "TEXT|@FILE", "panel": "Prompts"})
     """How to judge, for records without a `rubric` of their own; default: the checkpoint's."""
+    verdict_format: Literal["verdict", "boxed", "double_bracket", "result", "json"] | None = field(
+        default=None, metadata={"panel": "Prompts"}
+    )
+    """How the judge writes a verdict: as Verdict: 7, in a box, as [[7]], as [RESULT] 7 or as JSON; default: the checkpoint's."""
     max_prompt_tokens: int | None = field(default=None, metadata={"min": 1, "panel": "Prompts"})
     """Longest judge prompt; default: the checkpoint's."""
     truncation: Literal["error", "keep_ends"] | None = field(default=None, metadata={"panel": "Prompts"})

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from transformers_egrm.data.journal import Journal, JournalLine
 from transformers_egrm.data.records import STDIO, Record, columns_of, format_of, read_records
 from transformers_egrm.data.rows import read_rows
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
-from transformers_egrm.modeling.errors_egrm import DataError
+from transformers_egrm.modeling.errors_egrm import DataError, UnfamiliarTextWarning
 
 
 # So many unfit records at the start of a file, and none that fits, are a wrong column name, not bad records.
@@ -93,12 +94,14 @@ def run_job(
     _check_kept(job, keep, columns, needed)
     judging = _Judging(job, keep, load, judge)
     records = islice(read_records(job.source, needed), job.run.limit)
-    if job.run.output == STDIO:
-        summary = _run_to_stdout(judging, records)
-    else:
-        identity = {"command": job.command, "fields": dict(job.fields.sources), "keep": list(keep), **job.identity}
-        with Journal(job.run.output, identity, restart=job.run.restart, retry=job.run.retry_failed) as journal:
-            summary = _run_to_file(judging, records, journal)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnfamiliarTextWarning)  # the summary says it, with their number
+        if job.run.output == STDIO:
+            summary = _run_to_stdout(judging, records)
+        else:
+            identity = {"command": job.command, "fields": dict(job.fields.sources), "keep": list(keep), **job.identity}
+            with Journal(job.run.output, identity, restart=job.run.restart, retry=job.run.retry_failed) as journal:
+                summary = _run_to_file(judging, records, journal)
     _report(job, summary)
     if not (summary["statuses"].get("ok") or job.run.allow_failures):
         raise typer.Exit(1)

@@ -41,6 +41,8 @@ class Tally:
     draft_kept: Counter[int] = field(default_factory=Counter)
     """Place in a draft -> passes that wrote its token."""
     truncated: int = 0
+    unfamiliar: int = 0
+    """Judgements of text from another world than the judge's."""
     padded_share: float | None = None
     """Share of padding in the prompt tokens that this run ran, without those of a run it goes on from; None: unknown."""
 
@@ -58,6 +60,7 @@ class Tally:
             self.draft_tokens += row.get("draft_tokens", 0)
             self.draft_kept.update(dict(enumerate(row.get("draft_kept", ()))))
             self.truncated += bool(row["truncated"])
+            self.unfamiliar += bool(row.get("unfamiliar"))
             # One that ran out of time took no route to its end: its share would ask for another tau.
             if row["route"] is not None and row["status"] != "timeout":
                 self.routes[row["route"]] += 1
@@ -101,6 +104,10 @@ class Tally:
                          "Raise --tau, or check that the probes do not agree for lack of temperature.")  # fmt: skip
         elif one_verdict:
             found.append(f"All {ok} verdicts are {verdict!r}: such a judge tells nothing.")
+        if self.unfamiliar:
+            found.append(f"{self.unfamiliar} of {self.judgements} texts are unlike anything that {self.judge} was trained on "
+                         "(`unfamiliar` of the output): its rewards for them mean nothing, however sure they look. Judge "
+                         "them with a model that was trained on text of their kind.")  # fmt: skip
         if late := self.statuses["timeout"]:
             found.append(f"{late} of {self.judgements} judgements ran out of time: raise --timeout and pass "
                          "--retry-failed.")  # fmt: skip
@@ -130,6 +137,7 @@ class Tally:
                 round(self.draft_kept[place] / self.draft_rounds, 4) for place in sorted(self.draft_kept)
             ],
             "truncated": self.truncated,
+            "unfamiliar": self.unfamiliar,
             "seconds": round(seconds, 3),
             "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
             "warnings": self.warnings(),

@@ -60,6 +60,9 @@ class ItemEncoder:
         space = self.task.space
         if space.kind != "pointwise":
             raise ConfigError(f"Examples carry points, so the verdict space must be pointwise, got {space.kind}.")
+        if space.verdict_format != "verdict":
+            raise ConfigError(f"Chains are taught to end with `Verdict:`, got verdict_format={space.verdict_format!r}.",
+                              "Train with the default form.")  # fmt: skip
         tokenizer, template = processor.tokenizer, str(processor.chat_template)
         self._guard = TextGuard(tokenizer, template)
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

@@ -264,8 +264,25 @@ def _body_of(generator: PreTrainedModel) -> PreTrainedModel:
     )
 
 
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Every module of a model in evaluation mode: a trainer may hold it in training mode, and no dropout may enter a judgement.
+
+    Args:
+        model: Left as it was found.
+    """
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def _is_plain(head: torch.nn.Module) -> bool:
     return type(head) is torch.nn.Linear and head.weight.device.type != "meta" and not hasattr(head, "_hf_hook")
 
 
-__all__ = ["Backbone"]
+__all__ = ["Backbone", "evaluating"]
