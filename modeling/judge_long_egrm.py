@@ -22,6 +22,7 @@ from .judge_probes_egrm import branches_of
 from .judge_reading_egrm import answer_of, label_of, reward_of, verdict_of, written
 from .judge_rows_egrm import join_outputs
 from .judge_values_egrm import Account, Candidate, EGRMOutput, Judge, LongItem, LongItems, Status
+from .verdict_consensus_egrm import is_below
 
 
 SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing
@@ -41,6 +42,7 @@ class _Thought:
     draft_rounds: int = 0
     draft_tokens: int = 0
     draft_kept: Tensor | None = None  # [L]; None without drafts
+    confidence: float = math.nan
 
 
 def deliberate(
@@ -164,7 +166,11 @@ class _Chains:
             candidates, extra = _scored(self.model, item, candidates, self.options.strict)
             flops += extra
         chosen = choose(candidates, self.options.selection or "vote")
-        status = Status.OK if chosen is not None else Status.NO_VERDICT
+        status, confidence = Status.NO_VERDICT, math.nan
+        if chosen is not None:
+            status, confidence = Status.OK, share_of(chosen, candidates)
+            if is_below(confidence, self.options.abstain_below):
+                chosen, status = None, Status.ABSTAINED
         if any(self.late[row] for row in rows):
             chosen, status = None, Status.TIMEOUT
         elif any(self.broken[row] for row in rows) or (scored and _lacks_a_score(candidates)):
@@ -178,6 +184,7 @@ class _Chains:
         return _Thought(
             candidates, next((i for i, own in enumerate(candidates) if own is chosen), None), answers, status,
             sum(self.lengths[row] for row in rows), sum(self.tokens_run[row] for row in prompts), flops, rounds, tokens, kept,
+            confidence if status in (Status.OK, Status.ABSTAINED) else math.nan,
         )  # fmt: skip
 
     def _candidate(self, item: LongItem, row: int, first: int, answers: dict[str, int]) -> Candidate:
@@ -261,6 +268,17 @@ def first_best(scores: Sequence[float]) -> int:
     return next((place for place, score in enumerate(scores) if score >= best - SCORE_NOISE), 0)
 
 
+def share_of(chosen: Candidate, candidates: Sequence[Candidate]) -> float:
+    """Share of the chains that state the chosen verdict, in [0, 1]; those that state none count as others.
+
+    Args:
+        chosen: A chain, or a reused probe.
+        candidates: All of its item's, at least one of them a chain.
+    """
+    chains = [candidate for candidate in candidates if candidate.is_chain]
+    return sum(chain.verdict == chosen.verdict for chain in chains) / len(chains)
+
+
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, explain: bool) -> EGRMOutput:
     short = join_outputs([item.short for item in items])
     rewards, verdicts, statuses = short["rewards"].clone(), short["verdicts"].clone(), short["statuses"].clone()
@@ -294,6 +312,7 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "draft_rounds": short["draft_rounds"] + added[:, 2],
         "draft_tokens": short["draft_tokens"] + added[:, 3],
         "draft_kept": torch.stack(kept),
+        "confidence": torch.tensor([t.confidence for t in thoughts], dtype=torch.float64, device=device),
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
     }
     values["unread_texts"] = [
@@ -325,4 +344,4 @@ def _account(item: LongItem, thought: _Thought, probed: Account | None) -> Accou
     )
 
 
-__all__ = ["choose", "deliberate", "first_best"]
+__all__ = ["choose", "deliberate", "first_best", "share_of"]

@@ -69,18 +69,21 @@ class JudgePlan:
         """[B] bool, items whose path is this one."""
         return torch.tensor([own == path for own in self.paths], device=device)
 
-    def poll(self, item_index: Tensor, *, probes_are_candidates: bool) -> Poll:
+    def poll(self, item_index: Tensor, *, probes_are_candidates: bool, abstain_below: float | None = None) -> Poll:
         """Who votes, and when it is enough.
 
         Args:
             item_index: [R] int64, the item of each prompt.
             probes_are_candidates: Whether probes are candidates on the long path, and so are read to their end there.
+            abstain_below: Share below which a short verdict does not count.
         """
+        threshold = self.threshold(item_index.device)
         drawn = torch.tensor(self.num_probes, device=item_index.device)
         return Poll(
             item_index=item_index,
             voters=torch.bincount(item_index, minlength=self.num_items) * drawn,
-            threshold=self.threshold(item_index.device),
+            threshold=threshold,
+            enough=threshold.clamp_min(abstain_below or 0.0),
             stop_long=self.takes("auto", item_index.device) & (not probes_are_candidates),
             per_prompt=max(self.num_probes),
             live=self._live(item_index),

@@ -32,7 +32,8 @@ from .judge_values_egrm import (
     ShortStage,
     Status,
 )
-from .verdict_consensus_egrm import Consensus, Route, exact_consensus, sum_by
+from .verdict_consensus_egrm import Consensus, Route, exact_consensus, is_below, sum_by
+from .verdict_worth_egrm import unknown_worth, worth_of
 
 
 def judge_short(
@@ -86,7 +87,9 @@ def _probe(
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
     probes = None
     if sampled:
-        poll = plan.poll(inputs.item_index, probes_are_candidates=options.reuse_probes)
+        poll = plan.poll(
+            inputs.item_index, probes_are_candidates=options.reuse_probes, abstain_below=options.abstain_below
+        )
         probes = draw_probes(model, prompts, trie, inputs, options, poll, deadlines, states)
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
@@ -97,11 +100,13 @@ def _probe(
         now = time.monotonic()
         timed_out = torch.tensor([now > deadline for deadline in deadlines], device=engine.device)
         broken = by_rung.isnan().any(-1).any(-1)
-    short = plan.takes("short", engine.device)
-    consensus = replace(consensus, routes=torch.where(short, int(Route.SHORT), consensus.routes))
+    forced = plan.takes("short", engine.device)
+    consensus = replace(consensus, routes=torch.where(forced, int(Route.SHORT), consensus.routes))
 
     statuses = torch.full_like(consensus.routes, int(Status.OK))
-    statuses[(consensus.routes == Route.SHORT) & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
+    short = consensus.routes == Route.SHORT
+    statuses[short & is_below(consensus.agreement, options.abstain_below)] = int(Status.ABSTAINED)
+    statuses[short & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
@@ -160,9 +165,12 @@ class _Stage:
             dtype=torch.float32, device=device,
         )  # fmt: skip
         probs = None if self.by_rung is None else over_ladder(self.by_rung, self.plan)
-        if options.reward == "expected" and probs is not None:
-            values = torch.tensor(task.space.rewards, dtype=torch.float64, device=device)
-            rewards = torch.where(rewards.isnan(), rewards, (probs @ values).float())
+        worth = unknown_worth(num_items, device)
+        if probs is not None and task.space.has_amounts:
+            worth = worth_of(probs, task.space.rewards, options.risk_beta)
+            if options.reward != "verdict":
+                rewards = torch.where(rewards.isnan(), rewards, worth.of(options.reward).float())
+        believed = (consensus.routes == Route.SHORT) & (consensus.agreement > 0)
         new_tokens = torch.zeros_like(statuses)
         if self.probes is not None:
             new_tokens = sum_by(owners, self.probes.drawn.lengths, num_items)
@@ -171,6 +179,10 @@ class _Stage:
             verdicts=consensus.verdicts,
             consensus=consensus.agreement,
             consensus_is_bound=consensus.is_bound,
+            confidence=torch.where(believed, consensus.agreement, torch.nan),
+            reward_mean=worth.mean,
+            reward_variance=worth.variance,
+            reward_risk_adjusted=worth.risk_adjusted,
             routes=consensus.routes,
             prompt_item_index=owners,
             probe_verdicts=None if self.probes is None else self.probes.reader.verdicts,

@@ -27,6 +27,7 @@ class Status(IntEnum):
     TOO_LONG = 2
     TIMEOUT = 3
     ERROR = 4
+    ABSTAINED = 5
 
 
 class Judge(Protocol):
@@ -214,6 +215,15 @@ class EGRMOutput(ModelOutput):
     """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
+    confidence: Tensor | None = None
+    """[B] float64 in [0, 1], share behind the believed verdict: the consensus on the short path, the share of chains that
+    state it on the long one; NaN where no verdict exists."""
+    reward_mean: Tensor | None = None
+    """[B] float64, mean reward under `verdict_probs`; NaN where these are not known, or rewards are no amounts."""
+    reward_variance: Tensor | None = None
+    """[B] float64, variance of the reward, likewise."""
+    reward_risk_adjusted: Tensor | None = None
+    """[B] float64, beta * log E exp(r / beta) with beta = `risk_beta`, likewise."""
     routes: Tensor | None = None
     """[B] int64, `Route`."""
     prompt_item_index: Tensor | None = None
