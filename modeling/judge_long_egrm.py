@@ -282,16 +282,17 @@ def share_of(chosen: Candidate, candidates: Sequence[Candidate]) -> float:
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, explain: bool) -> EGRMOutput:
     short = join_outputs([item.short for item in items])
     rewards, verdicts, statuses = short["rewards"].clone(), short["verdicts"].clone(), short["statuses"].clone()
-    texts: list[str | None] = []
+    confidence, texts, audits = short["confidence"].clone(), list(short["verdict_texts"]), list(short["audit_texts"])
     for index, (item, thought) in enumerate(zip(items, thoughts, strict=True)):
-        statuses[index] = int(thought.status)
         verdict = None if thought.chosen is None else thought.candidates[thought.chosen].verdict
-        label = None
+        label = None if verdict is None else label_of(item.task, verdict, thought.answers)
+        if item.audited:
+            audits[index] = label
+            continue
+        statuses[index], confidence[index], texts[index] = int(thought.status), thought.confidence, label
         if verdict is not None:
             verdicts[index] = verdict
             rewards[index] = reward_of(item.task, verdict, thought.answers, item.reference)
-            label = label_of(item.task, verdict, thought.answers)
-        texts.append(label)
     device = rewards.device
     counts = torch.tensor([len(thought.candidates) for thought in thoughts], device=device)
     scores = [candidate.score for thought in thoughts for candidate in thought.candidates]
@@ -305,6 +306,7 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "verdicts": verdicts,
         "statuses": statuses,
         "verdict_texts": texts,
+        "audit_texts": audits,
         "chain_scores": torch.tensor(scores, dtype=torch.float32, device=device),
         "chain_item_index": torch.arange(len(items), device=device).repeat_interleave(counts),
         "new_tokens": short["new_tokens"] + added[:, 0],
@@ -312,16 +314,18 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "draft_rounds": short["draft_rounds"] + added[:, 2],
         "draft_tokens": short["draft_tokens"] + added[:, 3],
         "draft_kept": torch.stack(kept),
-        "confidence": torch.tensor([t.confidence for t in thoughts], dtype=torch.float64, device=device),
+        "confidence": confidence,
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
     }
     values["unread_texts"] = [
-        thought.candidates[-1].text if thought.status == Status.NO_VERDICT and thought.candidates else None
-        for thought in thoughts
+        thought.candidates[-1].text if status == Status.NO_VERDICT and thought.candidates else None
+        for thought, status in zip(thoughts, statuses.tolist(), strict=True)
     ]
     if return_texts:
-        chosen = [None if t.chosen is None else t.candidates[t.chosen].text for t in thoughts]
-        values["rationales"] = chosen
+        values["rationales"] = [
+            None if t.chosen is None or item.audited else t.candidates[t.chosen].text
+            for item, t in zip(items, thoughts, strict=True)
+        ]
     if explain:
         probed = short.get("accounts") or [None] * len(items)
         values["accounts"] = [_account(*row) for row in zip(items, thoughts, probed, strict=True)]
@@ -333,10 +337,10 @@ def _account(item: LongItem, thought: _Thought, probed: Account | None) -> Accou
     probed = probed or Account("probes", labels)
     return replace(
         probed,
-        stage="chains",
+        stage="probes" if item.audited else "chains",
         labels=labels,
         candidates=tuple(thought.candidates),
-        chosen=thought.chosen,
+        chosen=None if item.audited else thought.chosen,
         scorer_prompts=item.prompt_texts,
         prefill_tokens=probed.prefill_tokens + thought.tokens_run,
         new_tokens=probed.new_tokens + thought.new_tokens,

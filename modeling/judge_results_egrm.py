@@ -65,6 +65,10 @@ class JudgeResult:
     """Variance of the reward, likewise."""
     reward_risk_adjusted: float | None = None
     """beta * log E exp(r / beta) with beta = `risk_beta`, likewise."""
+    audited: bool = False
+    """Whether the long path was asked too, for comparison only (`audit_share`): the reward is the short path's."""
+    audit_verdict: str | None = None
+    """The audit's verdict; None where there was no audit, or it ended without a verdict."""
     rationale: str | None = None
     """Text of the chain that was believed, where asked for; None on the short path."""
     error: str | None = None
@@ -162,6 +166,8 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 truncated_tokens=item.truncated_tokens,
                 order=_orders(item),
                 seed=seed,
+                audited=bool(columns["audited"][row]) if "audited" in columns else False,
+                audit_verdict=columns["audit_texts"][row] if "audit_texts" in columns else None,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
                 said=unread[row],

@@ -110,7 +110,8 @@ def _probe(
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
-    stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, inputs, options, plan)
+    audits = (consensus.routes == Route.SHORT) & (statuses == Status.OK) & plan.audits(inputs.item_ids, options.seed)
+    stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, audits, inputs, options, plan)
     return stage.result([sum(parts) for parts in zip(*flops, strict=True)], deadlines, explain)
 
 
@@ -126,7 +127,7 @@ def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: Jud
         routes=torch.full_like(zeros, int(Route.LONG)),
     )
     waits = torch.ones_like(consensus.is_bound)
-    stage = _Stage(model, prompts, None, consensus, None, zeros, waits, inputs, options, plan)
+    stage = _Stage(model, prompts, None, consensus, None, zeros, waits, ~waits, inputs, options, plan)
     return stage.result(start_flops(engine.cost, prompts, 0), deadlines, explain)
 
 
@@ -139,7 +140,8 @@ class _Stage:
     consensus: Consensus
     by_rung: Tensor | None
     statuses: Tensor
-    waits: Tensor
+    waits: Tensor  # [B] bool, undecided
+    audits: Tensor  # [B] bool, decided, and asked of the long path all the same
     inputs: JudgeInputs
     options: JudgeOptions
     plan: JudgePlan
@@ -147,7 +149,7 @@ class _Stage:
     def result(self, flops: list[float], deadlines: Sequence[float], explain: bool) -> ShortStage:
         """The stage's output, and its items on their way to the long path."""
         output = self._output(flops)
-        index = tuple(self.waits.nonzero()[:, 0].tolist())
+        index = tuple((self.waits | self.audits).nonzero()[:, 0].tolist())
         if explain:
             accounts: list[Account | None] = [self._account(item, output) for item in range(self.inputs.num_items)]
             output = EGRMOutput(**output, accounts=accounts)
@@ -196,6 +198,8 @@ class _Stage:
             prefill_tokens=sum_by(owners, torch.tensor(self.prompts.tokens_run, device=device), num_items),
             flops=sum_by(owners, torch.tensor(flops, dtype=torch.float64, device=device), num_items),
             verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
+            audited=self.audits,
+            audit_texts=[None] * num_items,
             unread_texts=[self._unread(b) if statuses[b] == Status.NO_VERDICT else None for b in range(num_items)],
         )
 
@@ -244,7 +248,7 @@ class _Stage:
         if explain or (self.options.selection == "scorer" and not self.model.state_pooling):
             turn = len(inputs.task.judge_turn_ids) if inputs.turn_tokens is None else inputs.turn_tokens[item]
             prompt_texts = tuple(_prompt_texts(self.model, inputs, rows, turn))
-        reuses = self.probes is not None and self.options.reuse_probes
+        audited = bool(self.audits[item])
         return LongItem(
             task=inputs.task,
             item_id=int(inputs.item_ids[item]),
@@ -252,10 +256,12 @@ class _Stage:
             prompt_texts=prompt_texts,
             swapped=tuple(inputs.swapped[rows].tolist()),
             reference=inputs.references[item] if inputs.references else None,
-            answers=dict(self.probes.reader.answers[item]) if self.probes is not None and reuses else {},
-            probes=tuple(self._reused(item, rows)),
+            answers={} if self.probes is None else dict(self.probes.reader.answers[item]),
+            # An audit says what chains alone would have said: the probes are what it judges.
+            probes=() if audited else tuple(self._reused(item, rows)),
             deadline=deadline,
             short=rows_of(output, [item]),
+            audited=audited,
         )
 
     def _reused(self, item: int, rows: list[int]) -> list[Candidate]:

@@ -167,8 +167,9 @@ def test_stopping_probes_early_changes_no_abstention(model, path, reuse_probes):
         "path": path, "consensus_threshold": 0.6, "abstain_below": 0.8, "reuse_probes": reuse_probes,
         "probe_vocabulary": "verdict", "temperatures": (1.0,) * 5,
     }  # fmt: skip
+    space = {"kind": "pointwise", "high": 30}  # 7 ends at once, 3 may go on
     records = [record | {"id": 100 * i + record["id"]} for i in range(3) for record in RECORDS]
-    stopped, read = (RewardJudge(model, **options, early_stop=early)(records) for early in (True, False))
+    stopped, read = (RewardJudge(model, space=space, **options, early_stop=early)(records) for early in (True, False))
     assert [(own.status, own.reward, own.route) for own in stopped] == [
         (own.status, own.reward, own.route) for own in read
     ]
