@@ -22,7 +22,6 @@ from .judge_probes_egrm import branches_of
 from .judge_reading_egrm import answer_of, label_of, reward_of, verdict_of, written
 from .judge_rows_egrm import join_outputs
 from .judge_values_egrm import Account, Candidate, EGRMOutput, Judge, LongItem, LongItems, Status
-from .verdict_consensus_egrm import is_below
 
 
 SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing
@@ -169,7 +168,7 @@ class _Chains:
         status, support = Status.NO_VERDICT, math.nan
         if chosen is not None:
             status, support = Status.OK, share_of(chosen, candidates)
-            if is_below(support, self.options.abstain_below):
+            if self.options.abstains(support):
                 chosen, status = None, Status.ABSTAINED
         if any(self.late[row] for row in rows):
             chosen, status = None, Status.TIMEOUT

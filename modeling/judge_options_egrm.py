@@ -10,6 +10,7 @@ from typing import Any
 
 from .draft_options_egrm import DraftingOptions
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags, need_one_of
+from .verdict_consensus_egrm import SHARE_SLACK
 
 
 DECODERS = ("auto", "star", "expand", "first_token")
@@ -205,6 +206,14 @@ class JudgeOptions(LadderOptions, ConsensusOptions, ChainOptions, DraftingOption
             selection=self.selection or ("scorer" if scorer else "vote"),
             drafting=self.drafting or ("model" if draft else "none"),
         )
+
+    def abstains(self, support: Any) -> Any:
+        """Whether a verdict has too few votes for a reward, whatever the rounding of either share.
+
+        Args:
+            support: Share of the votes, or a tensor of shares.
+        """
+        return support < (0.0 if self.abstain_below is None else self.abstain_below - SHARE_SLACK)
 
     @property
     def room(self) -> int:

@@ -32,7 +32,7 @@ from .judge_values_egrm import (
     ShortStage,
     Status,
 )
-from .verdict_consensus_egrm import Consensus, Route, exact_consensus, is_below, sum_by
+from .verdict_consensus_egrm import Consensus, Route, exact_consensus, sum_by
 from .verdict_worth_egrm import unknown_worth, worth_of
 
 
@@ -105,7 +105,7 @@ def _probe(
 
     statuses = torch.full_like(consensus.routes, int(Status.OK))
     short = consensus.routes == Route.SHORT
-    statuses[short & is_below(consensus.agreement, options.abstain_below)] = int(Status.ABSTAINED)
+    statuses[short & options.abstains(consensus.agreement)] = int(Status.ABSTAINED)
     statuses[short & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)

@@ -15,7 +15,7 @@ from .engine_protocol_egrm import Tensors
 
 
 # A share such as 4/5 must reach a threshold of 0.8 whatever the rounding of either.
-_SLACK = 1e-6
+SHARE_SLACK = 1e-6
 
 
 class Route(IntEnum):
@@ -126,18 +126,8 @@ def vote(counts: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
 
 def choose_route(agreement: Tensor, threshold: float | Tensor) -> Tensor:
     """[B] int64 `Route`: short where somebody agreed and the share reaches tau (one for all, or [B])."""
-    short = (agreement >= threshold - _SLACK) & (agreement > 0)
+    short = (agreement >= threshold - SHARE_SLACK) & (agreement > 0)
     return torch.where(short, int(Route.SHORT), int(Route.LONG))
-
-
-def is_below(share: float | Tensor, floor: float | None) -> bool | Tensor:
-    """Whether a share lies below a floor, whatever the rounding of either; nothing lies below None.
-
-    Args:
-        share: One, or a tensor of them.
-        floor: In [0, 1], or None.
-    """
-    return share < (0.0 if floor is None else floor - _SLACK)
 
 
 def sampled_consensus(counts: Tensor, unread: Tensor, total: Tensor, threshold: float | Tensor) -> Consensus:
@@ -190,10 +180,10 @@ def is_decided(
     rivals = counts.clone()
     rivals.scatter_(-1, first_argmax(counts)[:, None], 0)
     wins = best > rivals.amax(-1) + remaining
-    settled = best.double() / total.clamp_min(1) >= (threshold if enough is None else enough) - _SLACK
+    settled = best.double() / total.clamp_min(1) >= (threshold if enough is None else enough) - SHARE_SLACK
     short = wins & settled & (best > 0)
     reachable = (best + remaining).double() / total.clamp_min(1)
-    long = reachable < threshold - _SLACK
+    long = reachable < threshold - SHARE_SLACK
     return short | (long & stop_long)
 
 
@@ -217,6 +207,7 @@ def first_argmax(values: Tensor) -> Tensor:
 
 
 __all__ = [
+    "SHARE_SLACK",
     "Consensus",
     "Poll",
     "Route",
@@ -224,7 +215,6 @@ __all__ = [
     "count_votes",
     "exact_consensus",
     "first_argmax",
-    "is_below",
     "is_decided",
     "sampled_consensus",
     "sum_by",

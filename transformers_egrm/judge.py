@@ -3,7 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from threading import RLock
 from typing import Any
