@@ -95,7 +95,9 @@ def test_two_questions_are_too_few_for_the_rival_that_learns_and_no_reason_to_st
 
 
 @pytest.mark.parametrize(
-    "value", ["7", b"7", None, [1], 1j, 10**400, float("inf"), torch.tensor([1.0, 2.0]), object()], ids=repr
+    "value",
+    ["7", b"7", None, [1], 1j, 10**400, float("inf"), torch.tensor([1.0, 2.0]), object()],
+    ids=["text", "bytes", "nothing", "list", "complex", "huge", "infinite", "two", "object"],
 )
 def test_what_is_no_number_is_no_verdict(own: Path, value: Any):
     def judge(prompt: str, response: str) -> Any:
