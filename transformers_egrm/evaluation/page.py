@@ -1,14 +1,19 @@
 """Runs as one HTML page that needs nothing else: the tables, charts, and every item with how it was judged.
 
-The page carries its data as JSON and draws itself; it loads no file and reaches no network, which its content policy
-forbids. Texts from the data become text nodes, never markup. `#run=0&filter=wrong,long&item=ID` in its address opens it
-at an item.
+The page carries its data as JSON and draws itself: `page.html` is its frame, `page.css` its looks, `page.js` what it does.
+It loads no file and reaches no network. Its content policy forbids both, and any style or script but these two, which it
+names by their digests. Texts from the data become text nodes, never markup. `#run=0&filter=wrong,long&item=ID` in its
+address opens it at an item.
 
 An item's `details` are shown as they are, but for three names: `probes`, a list of `{"name", "distribution": {verdict:
 share}}`, drawn as bars; `candidates`, a list of `{"verdict", "score", "text", "kind", "chosen"}`; and `rationale`, a text.
 """
 
+import base64
+import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +24,7 @@ from transformers_egrm.evaluation.report import beaten_by, read_run
 from transformers_egrm.modeling.errors_egrm import DataError
 
 
-_TEMPLATE = Path(__file__).with_name("page.html")
-_PLACE = "/*DATA*/"
+_FOLDER = Path(__file__).parent
 _RESULT_FIELDS = ("reward", "verdict", "status", "consensus", "route", "tokens", "flops", "truncated", "error")
 
 
@@ -38,9 +42,33 @@ def render(runs: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
         }
         for results, items in runs
     ]
-    # ASCII alone, and no tag: whatever a text holds, it cannot end the element that carries it.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return _TEMPLATE.read_text("utf-8").replace(_PLACE, text)
+    style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    parts = {
+        "TITLE": "Judges on benchmarks" if any(results["headline"] for results, _ in runs) else "Why these rewards",
+        "STYLE": style,
+        "STYLE_HASH": _policy_hash(style),
+        "SCRIPT": script,
+        "SCRIPT_HASH": _policy_hash(script),
+        # ASCII alone, and no tag: whatever a text holds, it cannot end the element that carries it.
+        "DATA": json.dumps(_finite(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    # One pass over the frame: a text that looks like a place in it stays a text.
+    frame = (_FOLDER / "page.html").read_text("utf-8")
+    return re.sub(r"\{\{([A-Z_]+)\}\}", lambda place: parts[place[1]], frame)
+
+
+def _policy_hash(text: str) -> str:
+    # As a content policy names an element that may be used: the page may use no other.
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _finite(value: Any) -> Any:
+    # JSON as browsers read it has no NaN, which Python's writes.
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_any(place: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -68,7 +96,10 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
             raise DataError(f"Record {record.number} of {path} must be a result with `reward` and `status`, it has "
                             f"{', '.join(row) or 'no field'}.", "Name a run's folder, or the output of `egrm score`.")  # fmt: skip
         texts = [row[name] for name in ("response", "response_a", "response_b") if isinstance(row.get(name), str)]
-        ask = {name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "", False)}
+        # A reward of 0 is one, though it equals False.
+        ask = {
+            name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "") and row[name] is not False
+        }
         account = row["account"] if isinstance(row.get("account"), Mapping) else None
         ask |= {} if account is None else {"flops": account["flops"]}
         details = {} if account is None else details_of(account)
