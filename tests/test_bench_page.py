@@ -12,6 +12,7 @@ from bench_tools import write
 from cli_tools import egrm
 from page_tools import NASTY, run_folder
 
+from transformers_egrm.data.writers import write_rows
 from transformers_egrm.evaluation.page import outcome_of, read_scores, render
 from transformers_egrm.evaluation.report import read_run
 from transformers_egrm.modeling.errors_egrm import DataError
@@ -94,6 +95,30 @@ def test_a_scores_account_shows_probes_candidates_and_operations(tmp_path: Path)
     assert ask["details"]["candidates"] == [
         {"verdict": "7", "score": 0.25, "text": "so 7", "kind": "chain", "chosen": True}
     ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_of_scores_is_read_as_its_lines_are(tmp_path: Path, kind: str):
+    account = {"stage": "probes", "labels": ["0"], "probes": [{"prompt": 0, "temperature": 1.0, "top_p": 0.9, "verdict": "0",
+               "text": " 0"}], "verdict_probs": [], "candidates": [], "chosen": None, "flops": 5.0}  # fmt: skip
+    rows = [
+        {"id": "a", "reward": 0.0, "verdict": "0", "consensus": 1.0, "status": "ok", "tokens": 2, "truncated": True, "account": account},
+        {"id": "b", "reward": None, "verdict": None, "consensus": None, "status": "no_verdict", "tokens": 0, "truncated": False,
+         "account": None},
+    ]  # fmt: skip
+    write_rows(lambda: rows, str(tmp_path / f"scores.{kind}"), {})
+    _, lines = read_scores(write(tmp_path / "scores.jsonl", rows))
+    assert read_scores(tmp_path / f"scores.{kind}")[1] == lines
+    assert lines[0]["asks"][0]["details"]["probes"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("reward", "much"), ("reward", "true"), ("account", "3"), ("consensus", [1])]
+)
+def test_a_result_that_was_written_over_is_refused_with_its_field(tmp_path: Path, field: str, value: Any):
+    path = write(tmp_path / "scores.jsonl", [{"reward": 1.0, "status": "ok", field: value}])
+    with pytest.raises(DataError, match=rf"Record 1 of .*: `{field}` must be"):
+        read_scores(path)
 
 
 def test_the_command_writes_a_page_of_several_runs(tmp_path: Path):

@@ -15,6 +15,7 @@ from transformers_egrm.evaluation.report import read_run
 
 
 pytestmark = pytest.mark.slow
+ENTER = "\ue007"
 SIZES = pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 
 
@@ -167,8 +168,13 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(window: Any, page:
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     (item,) = all_of(window, "#list [data-item='3']")
-    item.send_keys("\ue007")  # Enter
+    item.send_keys(ENTER)
     assert "Answer 1" in text_of(window, "#open")
+    (following,) = all_of(window, "[data-move=Next]")
+    following.send_keys(ENTER)
+    assert all_of(window, "#list [data-item='4']")[0].get_attribute("aria-current") == "true"
+    window.switch_to.active_element.send_keys(ENTER)  # the focus stayed where it was
+    assert all_of(window, "#list [data-item='5']")[0].get_attribute("aria-current") == "true"
 
 
 def test_scores_of_the_command_line_show_why(window: Any, tmp_path: Path):
@@ -213,3 +219,7 @@ def test_three_thousand_items_are_ready_within_two_seconds(window: Any, tmp_path
     assert int(window.find_element("css selector", "body").get_attribute("data-ready")) < 2000
     click(window, "[data-filter=wrong]")
     assert text_of(window, "#count") == "1000 of 3000 items"
+    (search,) = all_of(window, "#search")
+    search.send_keys("2997 the ANSWER")
+    window.execute_async_script("setTimeout(arguments[0], 400)")  # it waits for the reader to stop typing
+    assert text_of(window, "#count") == "1 of 3000 items"

@@ -26,7 +26,10 @@ const known = (value) => value !== null && value !== undefined;
 const percent = (value) => (known(value) ? (100 * value).toFixed(2) : "–");
 const interval = (figure) => (known(figure.low) ? `${percent(figure.low)} to ${percent(figure.high)}` : "");
 const number = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : Number(value).toPrecision(4));
-const operations = (value) => (value < 1e3 ? number(value) : `${(value / 1e9).toPrecision(3)} G`);
+function operations(value) {
+  const step = Math.max(0, Math.min(5, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
+  return `${(value / 1000 ** step).toPrecision(3)} ${["", "k", "M", "G", "T", "P"][step]}`.trim();
+}
 const nameOf = (run) => `${run.benchmark.title}: ${run.judge.name}`;
 
 function figureCell(figure, shaded = false) {
@@ -129,10 +132,13 @@ function drawCharts() {
   const place = at("charts"), measured = RUNS.filter((run) => run.headline && known(run.headline.value));
   const sure = RUNS.filter((run) => run.figures && run.figures.by_consensus.length);
   if (measured.length + sure.length === 0) { document.querySelector("nav [href='#charts']").remove(); return; }
-  const costs = Object.keys(COSTS).filter((name) => measured.length && measured.every((run) => COSTS[name](run.figures.cost) > 0));
-  const trade = el("div", { class: "charts", id: "trade" });
-  const draw = (name) => trade.replaceChildren(...Object.values(Object.groupBy(measured, (run) => run.benchmark.name)).map((runs) =>
-    el("div", {}, el("h3", {}, runs[0].benchmark.title), pareto(runs, name))));
+  const costs = Object.keys(COSTS).filter((name) => {
+    const values = measured.map((run) => COSTS[name](run.figures.cost));
+    return values.every(known) && values.some((value) => value > 0);
+  });
+  const trade = el("div", { class: "charts", id: "trade" }), titles = [...new Set(measured.map((run) => run.benchmark.title))];
+  const draw = (name) => trade.replaceChildren(...titles.map((title) =>
+    el("div", {}, el("h3", {}, title), pareto(measured.filter((run) => run.benchmark.title === title), name))));
   place.append(el("h2", {}, "Charts"));
   if (costs.length) {
     place.append(el("div", { class: "tools" }, el("label", {}, "Accuracy against cost in ",
@@ -144,7 +150,7 @@ function drawCharts() {
       sure.map((run) => el("div", {}, el("h4", {}, nameOf(run)), reliability(run.figures.by_consensus)))));
 }
 function pareto(runs, name) {
-  const cost = (run) => COSTS[name](run.figures.cost), most = Math.max(...runs.map(cost)), x = (run) => X(0.9 * cost(run) / most);
+  const cost = (run) => COSTS[name](run.figures.cost), most = Math.max(...runs.map(cost)) || 1, x = (run) => X(0.9 * cost(run) / most);
   const drawing = frame(`Accuracy against ${name} a question`, `${name} a question`, `${runs[0].headline.name}, %`);
   const shown = name === "operations" ? operations : number;
   drawing.append(svg("text", { x: X(0), y: Y(0) + 16 }, "0"), svg("text", { x: X(0.9), y: Y(0) + 16, "text-anchor": "middle" }, shown(most)));
@@ -221,11 +227,11 @@ function kept() {
 }
 function readAddress() {
   const found = new URLSearchParams(location.hash.slice(1));
-  if (!["run", "filter", "item"].some((name) => found.has(name))) return;
+  if (!["run", "filter", "item"].some((name) => found.has(name))) return false;
   state.run = Math.min(RUNS.length - 1, Math.max(0, Number(found.get("run")) || 0));
   state.filters = new Set((found.get("filter") || "").split(",").filter((name) => Object.hasOwn(FILTERS, name)));
   state.item = found.get("item");
-  if (state.item) state.shown = Math.max(MORE, kept().findIndex((item) => item.id === state.item) + 1);
+  return true;
 }
 function writeAddress() {
   const found = new URLSearchParams({ run: state.run, filter: [...state.filters].join(",") });
@@ -243,6 +249,7 @@ function drawItems() {
     el("div", { class: "tools", id: "filters", role: "group", "aria-label": "Show only" }), el("p", { class: "soft", id: "count", role: "status" }),
     el("div", { class: "items", id: "browser" }, el("ul", { class: "list", id: "list", "aria-label": "Items" }), el("div", { class: "open", id: "open" })));
   runs.value = state.run;
+  search.value = state.text;
   drawTools();
   drawList();
 }
@@ -262,7 +269,9 @@ function drawTools() {
   if (focused) at("filters").querySelector(`[data-filter="${focused}"]`)?.focus();
 }
 function drawList() {
-  const items = kept(), more = Math.min(MORE, items.length - state.shown);
+  const items = kept();
+  state.shown = Math.max(state.shown, items.findIndex((item) => item.id === state.item) + 1);  // what is open is listed
+  const more = Math.min(MORE, items.length - state.shown);
   at("count").textContent = `${items.length} of ${RUNS[state.run].items.length} items`;
   at("list").replaceChildren(...items.slice(0, state.shown).map((item) => el("li", {},
     el("button", { type: "button", "data-item": item.id, "aria-current": item.id === state.item, onclick: () => openItem(item.id) },
@@ -274,25 +283,25 @@ function drawList() {
 // An item without a truth is listed by what was said of it.
 const saidOf = (item) => item.asks.map((ask) => (known(ask.reward) ? `reward ${number(ask.reward)}` : ask.verdict ?? ask.status)).join(", ");
 
-function openItem(id) {
-  const before = state.item;
+function openItem(id, moved) {
+  const before = state.item, row = (name) => [...at("list").querySelectorAll("[data-item]")].find((one) => one.dataset.item === name);
   state.item = id;
   writeAddress();
-  for (const row of at("list").querySelectorAll("[data-item]")) row.setAttribute("aria-current", row.dataset.item === id);
-  drawOpen(kept());
-  const there = (name) => [...at("list").querySelectorAll("[data-item]")].find((row) => row.dataset.item === name);
-  if (id === null) there(before)?.focus();
-  else if (at("open").getBoundingClientRect().top < 0 || matchMedia("(max-width: 760px)").matches) {
-    at("browser").scrollIntoView();
-    at("open").querySelector("h3").focus({ preventScroll: true });
-  }
-  if (id !== null) there(id)?.scrollIntoView({ block: "nearest" });
+  if (id !== null && !row(id)) drawList();
+  else drawOpen(kept());
+  for (const one of at("list").querySelectorAll("[data-item]")) one.setAttribute("aria-current", one.dataset.item === id);
+  if (id === null) { row(before)?.focus(); return; }
+  row(id)?.scrollIntoView({ block: "nearest" });
+  if (at("open").getBoundingClientRect().top < 0 || matchMedia("(max-width: 760px)").matches) at("browser").scrollIntoView();
+  // Where the reader was is drawn anew: the focus goes to the same place.
+  const heading = at("open").querySelector("h3"), again = moved && at("open").querySelector(`[data-move="${moved}"]:enabled`);
+  if (moved || getComputedStyle(at("list")).display === "none") (again || heading).focus({ preventScroll: true });
 }
 function drawOpen(items) {
   const item = RUNS[state.run].items.find((one) => one.id === state.item), place = items.indexOf(item);
   at("browser").classList.toggle("opened", Boolean(item));
   if (!item) { at("open").replaceChildren(el("p", { class: "soft" }, "Open an item to see its prompt, its answers and how they were judged.")); return; }
-  const move = (text, to) => el("button", { type: "button", disabled: to ? null : "", onclick: () => openItem(to.id) }, text);
+  const move = (text, to) => el("button", { type: "button", "data-move": text, disabled: to ? null : "", onclick: () => openItem(to.id, text) }, text);
   const prompt = textOf(item.prompt);
   at("open").replaceChildren(...[
     el("div", { class: "moves" }, el("button", { type: "button", class: "back", onclick: () => openItem(null) }, "All items"),
@@ -303,8 +312,13 @@ function drawOpen(items) {
     prompt ? [el("h4", {}, "Prompt"), el("pre", {}, prompt)] : null,
     known(item.answer) ? el("p", {}, `True answer: ${item.answer}`) : null,
     item.responses.map((text, index) => [el("h4", {}, `Answer ${index + 1}`, worthOf(item, index), rewardOf(item, index)), el("pre", {}, text)]),
+    item.asks.length > 1 ? el("p", {}, costOf(item.asks)) : null,
     item.asks.map((ask) => drawAsk(ask, item.asks.length <= 2)),
   ].flat(2).filter(known));
+}
+function costOf(asks) {
+  const sum = (of) => asks.reduce((total, ask) => total + (of(ask) || 0), 0), spent = sum((ask) => ask.flops);
+  return `${asks.length} judgements: ${number(sum((ask) => ask.tokens))} new tokens${spent ? `, ${operations(spent)} operations` : ""}.`;
 }
 function worthOf(item, index) {
   const sides = item.pairs.length === 1 ? item.pairs[0] : [];
@@ -364,5 +378,5 @@ drawCharts();
 drawItems();
 drawOrigin();
 if (state.item !== null) at("items").scrollIntoView();
-addEventListener("hashchange", () => { readAddress(); drawItems(); });
+addEventListener("hashchange", () => { if (readAddress()) drawItems(); });
 document.body.dataset.ready = Math.round(performance.now());

@@ -25,7 +25,11 @@ from transformers_egrm.modeling.errors_egrm import DataError
 
 
 _FOLDER = Path(__file__).parent
-_RESULT_FIELDS = ("reward", "verdict", "status", "consensus", "route", "tokens", "flops", "truncated", "error")
+_TEXTS, _NUMBERS, _OTHERS = (
+    ("verdict", "status", "route", "error"),
+    ("reward", "consensus", "tokens"),
+    ("truncated", "account"),
+)
 
 
 def render(runs: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> str:
@@ -95,15 +99,12 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
         if "status" not in row or "reward" not in row:
             raise DataError(f"Record {record.number} of {path} must be a result with `reward` and `status`, it has "
                             f"{', '.join(row) or 'no field'}.", "Name a run's folder, or the output of `egrm score`.")  # fmt: skip
+        said = _said(row, f"Record {record.number} of {path}")
         texts = [row[name] for name in ("response", "response_a", "response_b") if isinstance(row.get(name), str)]
-        # A reward of 0 is one, though it equals False.
-        ask = {
-            name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "") and row[name] is not False
-        }
-        account = row["account"] if isinstance(row.get("account"), Mapping) else None
-        ask |= {} if account is None else {"flops": account["flops"]}
+        account = said.pop("account", None)
         details = {} if account is None else details_of(account)
         details |= {"rationale": row["rationale"]} if row.get("rationale") else {}
+        ask = said | ({} if account is None else {"flops": account["flops"]})
         items.append({
             "id": str(row.get("id") or record.number), "question_id": str(record.number), "subset": "all", "cells": {},
             "prompt": row["prompt"] if isinstance(row.get("prompt"), str | list) else "", "responses": texts, "truths": [],
@@ -118,6 +119,32 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
         "settings": {}, "provenance": {},
     }  # fmt: skip
     return results, items
+
+
+def _said(row: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """What a result says, without what is absent.
+
+    CSV holds every value as text, Parquet those that are no column's type, such as the account.
+    """
+    said = {}
+    for name in (*_TEXTS, *_NUMBERS, *_OTHERS):
+        value = row.get(name)
+        if name not in _TEXTS and isinstance(value, str) and value:
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise DataError(f"{place}: `{name}` must be as `egrm score` writes it, got {value[:40]!r}.") from None
+        if value not in (None, "") and value is not False:  # a reward of 0 equals False, and is one
+            said[name] = value
+    wrong = [
+        name
+        for name in _NUMBERS
+        if isinstance(said.get(name, 0), bool) or not isinstance(said.get(name, 0), int | float)
+    ]
+    if wrong or not isinstance(said.get("account", {}), Mapping):
+        name = wrong[0] if wrong else "account"
+        raise DataError(f"{place}: `{name}` must be {'a number' if wrong else 'an object'}, got {said[name]!r}.")
+    return said
 
 
 def outcome_of(item: Mapping[str, Any]) -> dict[str, Any]:
