@@ -153,7 +153,8 @@ function pareto(runs, name) {
   const cost = (run) => COSTS[name](run.figures.cost), most = Math.max(...runs.map(cost)) || 1, x = (run) => X(0.9 * cost(run) / most);
   const drawing = frame(`Accuracy against ${name} a question`, `${name} a question`, `${runs[0].headline.name}, %`);
   const shown = name === "operations" ? operations : number;
-  drawing.append(svg("text", { x: X(0), y: Y(0) + 16 }, "0"), svg("text", { x: X(0.9), y: Y(0) + 16, "text-anchor": "middle" }, shown(most)));
+  drawing.append(svg("text", { x: X(0), y: Y(0) + 16 }, "0"));
+  if (runs.some(cost)) drawing.append(svg("text", { x: X(0.9), y: Y(0) + 16, "text-anchor": "middle" }, shown(most)));
   const beaten = (run) => runs.some((other) => cost(other) <= cost(run) && other.headline.value >= run.headline.value
     && (cost(other) < cost(run) || other.headline.value > run.headline.value));
   const front = runs.filter((run) => !beaten(run)).sort((one, other) => cost(one) - cost(other));
