@@ -96,4 +96,11 @@ def requests_of(window: Any) -> list[str]:
     return [url for url in sent if not url.startswith(("data:", "about:"))]
 
 
-__all__ = ["DESKTOP", "NASTY", "PHONE", "chromium", "requests_of", "run_folder", "show"]
+def process_seconds(window: Any) -> float:
+    """Seconds of a processor that the page's process has taken; its loading among them, and the wait for others not."""
+    window.execute_cdp_cmd("Performance.enable", {})
+    metrics = window.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(one["value"] for one in metrics if one["name"] == "ProcessTime")
+
+
+__all__ = ["DESKTOP", "NASTY", "PHONE", "chromium", "process_seconds", "requests_of", "run_folder", "show"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bench_tools import write
-from page_tools import DESKTOP, NASTY, PHONE, chromium, requests_of, run_folder, show
+from page_tools import DESKTOP, NASTY, PHONE, chromium, process_seconds, requests_of, run_folder, show
 
 from transformers_egrm.evaluation.page import read_scores, render
 from transformers_egrm.evaluation.report import read_run
@@ -118,7 +118,6 @@ def test_a_reader_filters_opens_an_item_and_finds_its_probes(window: Any, page: 
 @SIZES
 def test_charts_are_drawn_and_nothing_is_wider_than_the_window(window: Any, page: Path, size: Any):
     show(window, page, size)
-    # 1 and 2: both judges have 67 %, so the front is one point, and only the best rival's line is above nothing.
     assert len(all_of(window, "#trade svg circle")) == 2
     assert "best rival: shorter" in text_of(window, "#trade svg")
     assert len(all_of(window, "#charts svg .diagonal")) == 2
@@ -213,10 +212,11 @@ def test_three_thousand_items_are_ready_within_two_seconds(window: Any, tmp_path
             for number, one in enumerate(items * 500)]  # fmt: skip
     page = tmp_path / "page.html"
     page.write_text(render([(results, many)]), "utf-8")
+    before = process_seconds(window)
     show(window, page, PHONE)
     assert text_of(window, "#count") == "3000 of 3000 items"
-    # The time of the page's own work, from the start of its loading to the last thing that it draws.
-    assert int(window.find_element("css selector", "body").get_attribute("data-ready")) < 2000
+    # Seconds of a processor, all of the page's process: what a reader waits where the machine has nothing else to do.
+    assert 0 < process_seconds(window) - before < 2
     click(window, "[data-filter=wrong]")
     assert text_of(window, "#count") == "1000 of 3000 items"
     (search,) = all_of(window, "#search")

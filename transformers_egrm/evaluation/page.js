@@ -30,7 +30,13 @@ function operations(value) {
   const step = Math.max(0, Math.min(5, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
   return `${(value / 1000 ** step).toPrecision(3)} ${["", "k", "M", "G", "T", "P"][step]}`.trim();
 }
+const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
 const nameOf = (run) => `${run.benchmark.title}: ${run.judge.name}`;
+
+const words = (text, kind) => el("p", { class: kind }, text);
+const pre = (text) => el("pre", {}, text);
+const button = (text, onclick, properties) => el("button", { type: "button", onclick, ...properties }, text);
+const folded = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
 
 function figureCell(figure, shaded = false) {
   const text = figure ? interval(figure) : "";
@@ -38,26 +44,27 @@ function figureCell(figure, shaded = false) {
     text ? el("span", { class: "interval" }, text) : null);
 }
 function table(label, head, rows, kind = "") {
-  const cells = (row) => row.map((value, column) =>
-    value instanceof Node ? value : column ? el("td", {}, String(value ?? "")) : el("th", { scope: "row" }, String(value ?? "")));
+  const cell = (value, column) => (column ? el("td", {}, String(value ?? "")) : el("th", { scope: "row" }, String(value ?? "")));
+  const cells = (row) => row.map((value, column) => (value instanceof Node ? value : cell(value, column)));
   return el("div", { class: "wide" }, el("table", { class: kind, "aria-label": label },
     el("thead", {}, el("tr", {}, head.map((name, column) => (name ? el("th", { scope: "col" }, name) : el("td"))))),
     el("tbody", {}, rows.map((row) => el("tr", {}, cells(row))))));
 }
 function bars(distribution) {
-  return Object.entries(distribution).map(([name, share]) =>
-    el("div", { class: "bar" }, el("span", { title: name }, name), el("i", { share }), el("span", {}, percent(share))));
+  return Object.entries(distribution).map(([name, share]) => el("div", { class: "bar" },
+    el("span", { title: name }, name), el("i", { share }), el("span", {}, percent(share))));
 }
 
 // -- results ---------------------------------------------------------------------------------------------------------
 function drawResults() {
   const place = at("results"), measured = RUNS.filter((run) => run.headline);
   at("intro").textContent = measured.length
-    ? "Shares in percent, with 95 % intervals from a bootstrap over questions. Ties and failed verdicts are never half right."
+    ? "Shares in percent, 95 % intervals from a bootstrap over questions. Ties and failed verdicts are never half right."
     : "What a judge said, and how each reward came about.";
   if (measured.length > 1)
     place.append(el("h2", {}, "Runs"), table("Runs", ["", "%", "questions", "new tokens a question", "seconds a question"],
-      measured.map((run) => [el("th", { scope: "row" }, nameOf(run), el("span", { class: "interval" }, run.headline.name)),
+      measured.map((run) => [
+        el("th", { scope: "row" }, nameOf(run), el("span", { class: "interval" }, run.headline.name)),
         figureCell(run.headline), run.data.questions,
         run.figures.cost.new_tokens_per_question.toFixed(1), run.figures.cost.seconds_per_question.toFixed(3)])));
   for (const run of RUNS) drawRun(place, run);
@@ -68,20 +75,26 @@ function drawRun(place, run) {
     place.append(el("p", { class: "headline" }, `${run.headline.name}: ${percent(run.headline.value)} % `,
       el("span", { class: "interval" }, `${interval(run.headline)}, over ${run.data.questions} questions`)),
       el("p", {}, run.beaten));
-  for (const note of run.notes) place.append(el("p", { class: "note" }, `Note: ${note}`));
-  const parts = run.tables.map((part) => [part.title, part.title === "RM-Bench, styles" ? heat(part)
-    : table(part.title, ["", "n", ...part.columns], part.rows.map((row) => [row.label, row.n, ...row.values.map((figure) => figureCell(figure))]))]);
+  for (const note of run.notes) place.append(words(`Note: ${note}`, "note"));
+  const parts = run.tables.map((part) => [part.title, part.title === "RM-Bench, styles" ? heat(part) : plain(part)]);
   if (run.rivals.length) parts.push(["Rivals", rivals(run)]);
   if (run.figures) parts.push(["What happened, and what the judge leans on", happened(run.figures)]);
   else parts.push(["What happened", counted(run.items)]);
-  const verdicts = run.figures ? run.figures.verdicts : counts(run.items.flatMap((item) => item.asks.map((ask) => ask.verdict)));
-  const total = Object.values(verdicts).reduce((sum, count) => sum + count, 0);
-  if (total) parts.push(["Verdicts", el("div", { class: "verdicts" }, bars(Object.fromEntries(
-    Object.entries(verdicts).slice(0, 12).map(([name, count]) => [name, count / total]))))]);
-  place.append(el("div", { class: "tables" }, parts.map(([title, drawing]) => el("div", {}, el("h3", {}, title), drawing))));
+  const said = () => run.items.flatMap((item) => item.asks.map((ask) => ask.verdict));
+  const verdicts = Object.entries(run.figures ? run.figures.verdicts : counts(said()));
+  const total = sumOf(verdicts.map(([, count]) => count));
+  const shares = Object.fromEntries(verdicts.slice(0, 12).map(([name, count]) => [name, count / total]));
+  if (total) parts.push(["Verdicts", el("div", { class: "verdicts" }, bars(shares))]);
+  place.append(el("div", { class: "tables" },
+    parts.map(([title, drawing]) => el("div", {}, el("h3", {}, title), drawing))));
+}
+function plain(part) {
+  const rows = part.rows.map((row) => [row.label, row.n, ...row.values.map((figure) => figureCell(figure))]);
+  return table(part.title, ["", "n", ...part.columns], rows);
 }
 function heat(part) {
-  return table(part.title, ["", ...part.columns], part.rows.map((row) => [row.label, ...row.values.map((figure) => figureCell(figure, true))]), "heat");
+  const rows = part.rows.map((row) => [row.label, ...row.values.map((figure) => figureCell(figure, true))]);
+  return table(part.title, ["", ...part.columns], rows, "heat");
 }
 function rivals(run) {
   return table("Rivals", ["", run.headline.name, "ahead, points"], run.rivals.map((rival) => rival.reason
@@ -89,16 +102,24 @@ function rivals(run) {
     : [rival.name, figureCell(rival.headline), figureCell(rival.ahead)]));
 }
 function happened(figures) {
-  const shares = { "orders that disagree": figures.position_flips, "prefers the longer answer": figures.length.prefers_longer,
-    "right where the better answer is longer": figures.length.right_where_better_is_longer,
-    "right where the worse answer is longer": figures.length.right_where_worse_is_longer,
-    "right at equal length": figures.length.right_at_equal_length,
-    ...Object.fromEntries(Object.entries(figures.right_by_route).map(([route, figure]) => [`right on route ${route}`, figure])),
-    "AUROC of consensus for right": figures.sureness.auroc, "sure, of the wrong": figures.sureness.false_sure,
-    "not sure, of the right": figures.sureness.false_unsure };
-  const rows = OUTCOMES.map((name) => [name, figures.outcomes[name], percent(figures.comparisons ? figures.outcomes[name] / figures.comparisons : null)]);
-  for (const [name, figure] of Object.entries(shares)) if (figure && known(figure.value)) rows.push([name, figure.n ?? "", figureCell(figure)]);
-  return table("What happened", ["", "n", "%"], rows);
+  const { length, sureness, comparisons, outcomes } = figures;
+  const routes = Object.entries(figures.right_by_route).map(([route, figure]) => [`right on route ${route}`, figure]);
+  const shares = {
+    "orders that disagree": figures.position_flips,
+    "prefers the longer answer": length.prefers_longer,
+    "right where the better answer is longer": length.right_where_better_is_longer,
+    "right where the worse answer is longer": length.right_where_worse_is_longer,
+    "right at equal length": length.right_at_equal_length,
+    ...Object.fromEntries(routes),
+    "AUROC of consensus for right": sureness.auroc,
+    "sure, of the wrong": sureness.false_sure,
+    "not sure, of the right": sureness.false_unsure,
+  };
+  const measured = Object.entries(shares).filter(([, figure]) => figure && known(figure.value));
+  return table("What happened", ["", "n", "%"], [
+    ...OUTCOMES.map((name) => [name, outcomes[name], percent(comparisons ? outcomes[name] / comparisons : null)]),
+    ...measured.map(([name, figure]) => [name, figure.n ?? "", figureCell(figure)]),
+  ]);
 }
 function counts(values) {
   const found = {};
@@ -106,12 +127,12 @@ function counts(values) {
   return Object.fromEntries(Object.entries(found).sort((one, other) => other[1] - one[1]));
 }
 function counted(items) {
-  const asks = items.flatMap((item) => item.asks), share = (count) => percent(count / asks.length);
-  const rows = Object.entries(counts(asks.map((ask) => ask.status ?? "ok"))).map(([name, count]) => [`status ${name}`, count, share(count)]);
-  for (const [name, count] of Object.entries(counts(asks.map((ask) => ask.route)))) rows.push([`route ${name}`, count, share(count)]);
-  const rewards = asks.map((ask) => ask.reward).filter(known);
-  const mean = rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
-  return [table("What happened", ["", "n", "%"], rows), rewards.length ? el("p", {}, `Mean reward: ${number(mean)}`) : null];
+  const asks = items.flatMap((item) => item.asks), rewards = asks.map((ask) => ask.reward).filter(known);
+  const rows = (word, values) =>
+    Object.entries(counts(values)).map(([name, count]) => [`${word} ${name}`, count, percent(count / asks.length)]);
+  const status = rows("status", asks.map((ask) => ask.status ?? "ok")), route = rows("route", asks.map((ask) => ask.route));
+  return [table("What happened", ["", "n", "%"], [...status, ...route]),
+    rewards.length ? words(`Mean reward: ${number(sumOf(rewards) / rewards.length)}`) : null];
 }
 
 // -- charts ----------------------------------------------------------------------------------------------------------
@@ -125,7 +146,8 @@ function frame(title, across, up) {
   for (const share of [0, 0.25, 0.5, 0.75, 1])
     drawing.append(svg("line", { class: "axis", x1: X(0), x2: X(1), y1: Y(share), y2: Y(share) }),
       svg("text", { x: X(0) - 6, y: Y(share) + 4, "text-anchor": "end" }, (100 * share).toFixed(0)));
-  drawing.append(svg("text", { x: X(0.5), y: H - 4, "text-anchor": "middle" }, across), svg("text", { x: 2, y: 12 }, up));
+  drawing.append(svg("text", { x: X(0.5), y: H - 4, "text-anchor": "middle" }, across));
+  drawing.append(svg("text", { x: 2, y: 12 }, up));
   return drawing;
 }
 function drawCharts() {
@@ -136,13 +158,14 @@ function drawCharts() {
     const values = measured.map((run) => COSTS[name](run.figures.cost));
     return values.every(known) && values.some((value) => value > 0);
   });
-  const trade = el("div", { class: "charts", id: "trade" }), titles = [...new Set(measured.map((run) => run.benchmark.title))];
+  const trade = el("div", { class: "charts", id: "trade" });
+  const titles = [...new Set(measured.map((run) => run.benchmark.title))];
   const draw = (name) => trade.replaceChildren(...titles.map((title) =>
     el("div", {}, el("h3", {}, title), pareto(measured.filter((run) => run.benchmark.title === title), name))));
   place.append(el("h2", {}, "Charts"));
   if (costs.length) {
-    place.append(el("div", { class: "tools" }, el("label", {}, "Accuracy against cost in ",
-      el("select", { id: "cost", onchange: (event) => draw(event.target.value) }, costs.map((name) => el("option", {}, name))), " a question")), trade);
+    const select = el("select", { id: "cost", onchange: () => draw(select.value) }, costs.map((name) => el("option", {}, name)));
+    place.append(el("div", { class: "tools" }, el("label", {}, "Accuracy against cost in ", select, " a question")), trade);
     draw(costs[0]);
   }
   if (sure.length)
@@ -150,26 +173,27 @@ function drawCharts() {
       sure.map((run) => el("div", {}, el("h4", {}, nameOf(run)), reliability(run.figures.by_consensus)))));
 }
 function pareto(runs, name) {
-  const cost = (run) => COSTS[name](run.figures.cost), most = Math.max(...runs.map(cost)) || 1, x = (run) => X(0.9 * cost(run) / most);
+  const cost = (run) => COSTS[name](run.figures.cost), value = (run) => run.headline.value;
+  const most = Math.max(...runs.map(cost)), x = (run) => X(most ? (0.9 * cost(run)) / most : 0), y = (run) => Y(value(run));
   const drawing = frame(`Accuracy against ${name} a question`, `${name} a question`, `${runs[0].headline.name}, %`);
   const shown = name === "operations" ? operations : number;
   drawing.append(svg("text", { x: X(0), y: Y(0) + 16 }, "0"));
-  if (runs.some(cost)) drawing.append(svg("text", { x: X(0.9), y: Y(0) + 16, "text-anchor": "middle" }, shown(most)));
-  const beaten = (run) => runs.some((other) => cost(other) <= cost(run) && other.headline.value >= run.headline.value
-    && (cost(other) < cost(run) || other.headline.value > run.headline.value));
+  if (most) drawing.append(svg("text", { x: X(0.9), y: Y(0) + 16, "text-anchor": "middle" }, shown(most)));
+  const beats = (one, other) => cost(one) <= cost(other) && value(one) >= value(other)
+    && (cost(one) < cost(other) || value(one) > value(other));
+  const beaten = (run) => runs.some((other) => beats(other, run));
   const front = runs.filter((run) => !beaten(run)).sort((one, other) => cost(one) - cost(other));
-  const steps = front.map((run, place) => (place ? `H${x(run)}V${Y(run.headline.value)}` : `M${x(run)},${Y(run.headline.value)}`));
+  const steps = front.map((run, place) => (place ? `H${x(run)}V${y(run)}` : `M${x(run)},${y(run)}`));
   drawing.append(svg("path", { class: "curve", d: `${steps.join("")}H${X(1)}` }));
   bestRival(drawing, runs);
-  const labels = [];
   for (const run of runs) {
-    const figure = run.headline, dot = svg("circle", { class: beaten(run) ? "dot behind" : "dot", cx: x(run), cy: Y(figure.value), r: 5 });
-    dot.append(svg("title", {}, `${nameOf(run)}: ${percent(figure.value)} % at ${shown(cost(run))} ${name}`));
-    if (known(figure.low)) drawing.append(svg("line", { class: "spread", x1: x(run), x2: x(run), y1: Y(figure.low), y2: Y(figure.high) }));
+    const { low, high } = run.headline;
+    if (known(low)) drawing.append(svg("line", { class: "spread", x1: x(run), x2: x(run), y1: Y(low), y2: Y(high) }));
+    const dot = svg("circle", { class: beaten(run) ? "dot behind" : "dot", cx: x(run), cy: y(run), r: 5 });
+    dot.append(svg("title", {}, `${nameOf(run)}: ${percent(value(run))} % at ${shown(cost(run))} ${name}`));
     drawing.append(dot);
-    labels.push({ x: x(run), y: Y(figure.value) - 7, text: run.judge.name });
   }
-  drawLabels(drawing, labels);
+  drawLabels(drawing, runs.map((run) => ({ x: x(run), y: y(run) - 7, text: run.judge.name })));
   return drawing;
 }
 // Rivals write nothing: whatever they reach is free, so a judge below the line is not worth its cost.
@@ -177,31 +201,33 @@ function bestRival(drawing, runs) {
   const found = runs.flatMap((run) => run.rivals).filter((rival) => rival.headline && known(rival.headline.value));
   if (!found.length) return;
   const best = found.reduce((one, other) => (other.headline.value > one.headline.value ? other : one));
-  drawing.append(svg("line", { class: "rival", x1: X(0), x2: X(1), y1: Y(best.headline.value), y2: Y(best.headline.value) }),
-    svg("text", { x: X(0) + 4, y: Y(best.headline.value) - 4 }, `best rival: ${best.name}`));
+  const y = Y(best.headline.value);
+  drawing.append(svg("line", { class: "rival", x1: X(0), x2: X(1), y1: y, y2: y }));
+  drawing.append(svg("text", { x: X(0) + 4, y: y - 4 }, `best rival: ${best.name}`));
 }
 function drawLabels(drawing, labels) {
   let last = -Infinity;
   for (const label of labels.sort((one, other) => one.y - other.y)) {
+    const text = label.text.length > 30 ? `…${label.text.slice(-29)}` : label.text;
+    const side = label.x > W / 2 ? { x: label.x - 8, "text-anchor": "end" } : { x: label.x + 8 };
     last = Math.max(label.y, last + 13);
-    const late = label.x > W / 2, text = label.text.length > 30 ? `…${label.text.slice(-29)}` : label.text;
-    drawing.append(svg("text", { class: "name", x: late ? label.x - 8 : label.x + 8, y: last, "text-anchor": late ? "end" : "start" }, text));
+    drawing.append(svg("text", { class: "name", y: last, ...side }, text));
   }
 }
 function reliability(bins) {
   const drawing = frame("Share of right verdicts at each consensus", "consensus, %", "right, %");
-  drawing.append(svg("line", { class: "diagonal", x1: X(0), y1: Y(0), x2: X(1), y2: Y(1) }),
-    svg("path", { class: "curve", d: bins.map((bin, place) => `${place ? "L" : "M"}${X(bin.consensus)},${Y(bin.right)}`).join("") }));
-  const most = Math.max(...bins.map((bin) => bin.n));
+  const most = Math.max(...bins.map((bin) => bin.n)), steps = bins.map((bin) => `${X(bin.consensus)},${Y(bin.right)}`);
+  drawing.append(svg("line", { class: "diagonal", x1: X(0), y1: Y(0), x2: X(1), y2: Y(1) }));
+  drawing.append(svg("path", { class: "curve", d: `M${steps.join("L")}` }));
   for (const bin of bins) {
-    const dot = svg("circle", { class: "dot", cx: X(bin.consensus), cy: Y(bin.right), r: 3 + 6 * Math.sqrt(bin.n / most) });
+    const r = 3 + 6 * Math.sqrt(bin.n / most), dot = svg("circle", { class: "dot", cx: X(bin.consensus), cy: Y(bin.right), r });
     dot.append(svg("title", {}, `${bin.n} comparisons: consensus ${percent(bin.consensus)} %, right ${percent(bin.right)} %`));
     drawing.append(dot);
   }
   for (const share of [0, 0.5, 1])
     drawing.append(svg("text", { x: X(share), y: Y(0) + 16, "text-anchor": "middle" }, (100 * share).toFixed(0)));
   const rows = bins.map((bin) => [percent(bin.consensus), bin.n, percent(bin.right)]);
-  return [drawing, el("details", {}, el("summary", {}, "As a table"), table("Reliability", ["consensus, %", "n", "right, %"], rows))];
+  return [drawing, folded("As a table", table("Reliability", ["consensus, %", "n", "right, %"], rows))];
 }
 
 // -- items -----------------------------------------------------------------------------------------------------------
@@ -211,20 +237,24 @@ const FILTERS = { wrong: is("wrong"), tie: is("tie"), failed: is("failed"), righ
   long: (item) => item.asks.some((ask) => ask.route === "long"), flipped: (item) => item.flipped,
   truncated: (item) => item.asks.some((ask) => ask.truncated) };
 const state = { run: 0, filters: new Set(), subset: "", text: "", item: null, shown: MORE };
-const content = (message) => (typeof message.content === "string" ? message.content : JSON.stringify(message.content));
-const textOf = (prompt) => (typeof prompt === "string" ? prompt : prompt.map((message) => `${message.role}: ${content(message)}`).join("\n\n"));
 const searched = new WeakMap();
 
-function textsOf(item) {
-  if (!searched.has(item)) searched.set(item, [item.id, textOf(item.prompt), ...item.responses].join("\n").toLowerCase());
+function textOf(prompt) {
+  const content = (message) => (typeof message.content === "string" ? message.content : JSON.stringify(message.content));
+  return typeof prompt === "string" ? prompt : prompt.map((one) => `${one.role}: ${content(one)}`).join("\n\n");
+}
+function searchable(item) {
+  if (!searched.has(item))
+    searched.set(item, [item.id, textOf(item.prompt), ...item.responses].join("\n").toLowerCase());
   return searched.get(item);
 }
 // Outcomes add up: a click on `wrong` and `failed` shows both. Everything else narrows.
 function kept() {
-  const outcomes = OUTCOMES.filter((name) => state.filters.has(name)), others = [...state.filters].filter((name) => !OUTCOMES.includes(name));
+  const outcomes = OUTCOMES.filter((name) => state.filters.has(name));
+  const others = [...state.filters].filter((name) => !OUTCOMES.includes(name));
   return RUNS[state.run].items.filter((item) => (!outcomes.length || outcomes.includes(item.outcome))
     && others.every((name) => FILTERS[name](item)) && (!state.subset || item.subset === state.subset)
-    && (!state.text || textsOf(item).includes(state.text)));
+    && (!state.text || searchable(item).includes(state.text)));
 }
 function readAddress() {
   const found = new URLSearchParams(location.hash.slice(1));
@@ -239,91 +269,114 @@ function writeAddress() {
   if (state.item !== null) found.set("item", state.item);
   history.replaceState(null, "", `#${found}`);
 }
-function drawItems() {
-  const runs = el("select", { id: "run", "aria-label": "Run", onchange: (event) => { state.run = Number(event.target.value); state.subset = ""; state.filters.clear(); narrow(); } },
-    RUNS.map((run, place) => el("option", { value: place }, nameOf(run))));
-  const subset = el("select", { id: "subset", "aria-label": "Subset", onchange: (event) => { state.subset = event.target.value; narrow(); } });
+function startItems() {
+  at("run").append(...RUNS.map((run, place) => el("option", { value: place }, nameOf(run))));
+  at("run").hidden = RUNS.length < 2;
+  at("run").addEventListener("change", (event) => {
+    Object.assign(state, { run: Number(event.target.value), subset: "", filters: new Set() });
+    narrow();
+  });
+  at("subset").addEventListener("change", (event) => { state.subset = event.target.value; narrow(); });
   let waiting;
-  const search = el("input", { type: "search", id: "search", placeholder: "Search prompts and answers", "aria-label": "Search prompts and answers",
-    oninput: (event) => { clearTimeout(waiting); waiting = setTimeout(() => { state.text = event.target.value.toLowerCase(); narrow(); }, 150); } });
-  at("items").replaceChildren(el("h2", {}, "Items"), el("div", { class: "tools" }, RUNS.length > 1 ? runs : null, subset, search),
-    el("div", { class: "tools", id: "filters", role: "group", "aria-label": "Show only" }), el("p", { class: "soft", id: "count", role: "status" }),
-    el("div", { class: "items", id: "browser" }, el("ul", { class: "list", id: "list", "aria-label": "Items" }), el("div", { class: "open", id: "open" })));
-  runs.value = state.run;
-  search.value = state.text;
+  at("search").addEventListener("input", (event) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { state.text = event.target.value.toLowerCase(); narrow(); }, 150);
+  });
+  addEventListener("hashchange", () => { if (readAddress()) { drawTools(); drawList(); } });
   drawTools();
   drawList();
 }
-function narrow() { state.item = null; state.shown = MORE; writeAddress(); drawTools(); drawList(); }
+function narrow() {
+  Object.assign(state, { item: null, shown: MORE });
+  writeAddress();
+  drawTools();
+  drawList();
+}
 function drawTools() {
-  const items = RUNS[state.run].items, subset = at("subset"), names = [...new Set(items.map((item) => item.subset))];
-  subset.replaceChildren(el("option", { value: "" }, "all subsets"), ...names.map((name) => el("option", { value: name }, name)));
-  subset.value = state.subset;
-  subset.hidden = names.length < 2;
+  const items = RUNS[state.run].items, names = [...new Set(items.map((item) => item.subset))];
+  const options = names.map((name) => el("option", { value: name }, name));
+  at("run").value = state.run;
+  at("subset").replaceChildren(el("option", { value: "" }, "all subsets"), ...options);
+  at("subset").value = state.subset;
+  at("subset").hidden = names.length < 2;
+  const always = ["failed", "long", ...(items.some((item) => item.outcome) ? ["wrong"] : [])];
   const focused = document.activeElement && document.activeElement.dataset.filter;
-  at("filters").replaceChildren(...Object.entries(FILTERS).map(([name, test]) => [name, items.filter(test).length])
-    .filter(([name, count]) => count || state.filters.has(name) || (name === "wrong" ? items.some((item) => item.outcome) : ["failed", "long"].includes(name)))
-    .map(([name, count]) => el("button", { type: "button", "data-filter": name, "aria-pressed": state.filters.has(name), onclick: () => {
-      if (!state.filters.delete(name)) state.filters.add(name);
-      narrow();
-    } }, `${name} ${count}`)));
+  at("filters").replaceChildren(...Object.keys(FILTERS).flatMap((name) => {
+    const count = items.filter(FILTERS[name]).length, pressed = state.filters.has(name);
+    const turn = () => { if (!state.filters.delete(name)) state.filters.add(name); narrow(); };
+    return count || pressed || always.includes(name)
+      ? [button(`${name} ${count}`, turn, { "data-filter": name, "aria-pressed": pressed })] : [];
+  }));
   if (focused) at("filters").querySelector(`[data-filter="${focused}"]`)?.focus();
 }
 function drawList() {
   const items = kept();
-  state.shown = Math.max(state.shown, items.findIndex((item) => item.id === state.item) + 1);  // what is open is listed
+  state.shown = Math.max(state.shown, items.findIndex((item) => item.id === state.item) + 1); // what is open is listed
   const more = Math.min(MORE, items.length - state.shown);
   at("count").textContent = `${items.length} of ${RUNS[state.run].items.length} items`;
-  at("list").replaceChildren(...items.slice(0, state.shown).map((item) => el("li", {},
-    el("button", { type: "button", "data-item": item.id, "aria-current": item.id === state.item, onclick: () => openItem(item.id) },
-      el("span", { class: `tag ${item.outcome || ""}` }, item.outcome || saidOf(item)), el("span", { class: "tag soft" }, item.id),
-      el("span", { class: "text" }, textOf(item.prompt).slice(0, 160) || item.responses.join(" ").slice(0, 160))))));
-  if (more > 0) at("list").append(el("li", {}, el("button", { type: "button", onclick: () => { state.shown += MORE; drawList(); } }, `Show ${more} more`)));
+  at("list").replaceChildren(...items.slice(0, state.shown).map((item) => el("li", {}, listed(item))));
+  const show = () => { state.shown += MORE; drawList(); };
+  if (more > 0) at("list").append(el("li", {}, button(`Show ${more} more`, show)));
   drawOpen(items);
 }
-// An item without a truth is listed by what was said of it.
-const saidOf = (item) => item.asks.map((ask) => (known(ask.reward) ? `reward ${number(ask.reward)}` : ask.verdict ?? ask.status)).join(", ");
-
+function listed(item) {
+  // An item without a truth is listed by what was said of it.
+  const said = (ask) => (known(ask.reward) ? `reward ${number(ask.reward)}` : (ask.verdict ?? ask.status));
+  const text = textOf(item.prompt).slice(0, 160) || item.responses.join(" ").slice(0, 160);
+  return button([
+    el("span", { class: `tag ${item.outcome || ""}` }, item.outcome || item.asks.map(said).join(", ")),
+    el("span", { class: "tag soft" }, item.id), el("span", { class: "text" }, text),
+  ], () => openItem(item.id), { "data-item": item.id, "aria-current": item.id === state.item });
+}
 function openItem(id, moved) {
-  const before = state.item, row = (name) => [...at("list").querySelectorAll("[data-item]")].find((one) => one.dataset.item === name);
+  const before = state.item, rows = () => [...at("list").querySelectorAll("[data-item]")];
+  const row = (name) => rows().find((one) => one.dataset.item === name);
   state.item = id;
   writeAddress();
   if (id !== null && !row(id)) drawList();
   else drawOpen(kept());
-  for (const one of at("list").querySelectorAll("[data-item]")) one.setAttribute("aria-current", one.dataset.item === id);
+  for (const one of rows()) one.setAttribute("aria-current", one.dataset.item === id);
   if (id === null) { row(before)?.focus(); return; }
   row(id)?.scrollIntoView({ block: "nearest" });
-  if (at("open").getBoundingClientRect().top < 0 || matchMedia("(max-width: 760px)").matches) at("browser").scrollIntoView();
+  const alone = getComputedStyle(at("list")).display === "none"; // a narrow window shows list or item
+  if (alone || at("open").getBoundingClientRect().top < 0) at("browser").scrollIntoView();
   // Where the reader was is drawn anew: the focus goes to the same place.
-  const heading = at("open").querySelector("h3"), again = moved && at("open").querySelector(`[data-move="${moved}"]:enabled`);
-  if (moved || getComputedStyle(at("list")).display === "none") (again || heading).focus({ preventScroll: true });
+  const again = moved && at("open").querySelector(`[data-move="${moved}"]:enabled`);
+  if (moved || alone) (again || at("open").querySelector("h3")).focus({ preventScroll: true });
 }
 function drawOpen(items) {
   const item = RUNS[state.run].items.find((one) => one.id === state.item), place = items.indexOf(item);
   at("browser").classList.toggle("opened", Boolean(item));
-  if (!item) { at("open").replaceChildren(el("p", { class: "soft" }, "Open an item to see its prompt, its answers and how they were judged.")); return; }
-  const move = (text, to) => el("button", { type: "button", "data-move": text, disabled: to ? null : "", onclick: () => openItem(to.id, text) }, text);
+  at("open").replaceChildren(...(item
+    ? [moves(items[place - 1], place < 0 ? undefined : items[place + 1]), ...partsOf(item)]
+    : [words("Open an item to see its prompt, its answers and how they were judged.", "soft")]));
+}
+function moves(before, after) {
+  const move = (text, to) => button(text, () => openItem(to.id, text), { "data-move": text, disabled: to ? null : "" });
+  const back = button("All items", () => openItem(null), { class: "back" });
+  return el("div", { class: "moves" }, back, move("Previous", before), move("Next", after));
+}
+function partsOf(item) {
   const prompt = textOf(item.prompt);
-  at("open").replaceChildren(...[
-    el("div", { class: "moves" }, el("button", { type: "button", class: "back", onclick: () => openItem(null) }, "All items"),
-      move("Previous", items[place - 1]), move("Next", place < 0 ? undefined : items[place + 1])),
+  const answer = (text, index) => [el("h4", {}, `Answer ${index + 1}`, worthOf(item, index), rewardOf(item, index)), pre(text)];
+  return [
     el("h3", { tabindex: "-1" }, item.outcome ? el("span", { class: `tag ${item.outcome}` }, item.outcome) : null, item.id),
-    item.flipped ? el("p", { class: "note" }, "The order of the answers changed the verdict.") : null,
-    prompt || item.responses.length ? null : el("p", { class: "note" }, "The texts were not kept: judge with --keep prompt --keep response to see them here."),
-    prompt ? [el("h4", {}, "Prompt"), el("pre", {}, prompt)] : null,
-    known(item.answer) ? el("p", {}, `True answer: ${item.answer}`) : null,
-    item.responses.map((text, index) => [el("h4", {}, `Answer ${index + 1}`, worthOf(item, index), rewardOf(item, index)), el("pre", {}, text)]),
-    item.asks.length > 1 ? el("p", {}, costOf(item.asks)) : null,
+    item.flipped ? words("The order of the answers changed the verdict.", "note") : null,
+    prompt || item.responses.length ? null : words("The texts were not kept: judge with --keep to see them here.", "note"),
+    prompt ? [el("h4", {}, "Prompt"), pre(prompt)] : null,
+    known(item.answer) ? words(`True answer: ${item.answer}`) : null,
+    item.responses.map(answer),
+    item.asks.length > 1 ? words(costOf(item.asks)) : null,
     item.asks.map((ask) => drawAsk(ask, item.asks.length <= 2)),
-  ].flat(2).filter(known));
+  ].flat(2).filter(known);
 }
 function costOf(asks) {
-  const sum = (of) => asks.reduce((total, ask) => total + (of(ask) || 0), 0), spent = sum((ask) => ask.flops);
-  return `${asks.length} judgements: ${number(sum((ask) => ask.tokens))} new tokens${spent ? `, ${operations(spent)} operations` : ""}.`;
+  const tokens = sumOf(asks.map((ask) => ask.tokens || 0)), spent = sumOf(asks.map((ask) => ask.flops || 0));
+  return `${asks.length} judgements: ${number(tokens)} new tokens${spent ? `, ${operations(spent)} operations` : ""}.`;
 }
 function worthOf(item, index) {
-  const sides = item.pairs.length === 1 ? item.pairs[0] : [];
-  if (sides.includes(index)) { const word = index === sides[0] ? "better" : "worse"; return [", ", el("span", { class: word }, word)]; }
+  const place = item.pairs.length === 1 ? item.pairs[0].indexOf(index) : -1, word = ["better", "worse"][place];
+  if (word) return [", ", el("span", { class: word }, word)];
   return item.truths.length > index ? `, truth ${number(item.truths[index])}` : null;
 }
 function rewardOf(item, index) {
@@ -333,51 +386,56 @@ function rewardOf(item, index) {
 
 // -- how a reward came about -----------------------------------------------------------------------------------------
 function drawAsk(ask, open) {
-  const shown = ask.shown.length ? `Judgement of answer ${ask.shown.map((index) => index + 1).join(" against ")}` : "Judgement";
+  const shown = ask.shown.length ? ` of answer ${ask.shown.map((index) => index + 1).join(" against ")}` : "";
   const { probes = [], candidates = [], rationale, cost = {}, stage, ...rest } = ask.details || {};
   const said = known(ask.reward) ? `reward ${number(ask.reward)}` : "no reward";
   const told = candidates.some((one) => one.chosen && one.text === rationale);
-  return el("details", { class: "ask", ...(open ? { open: "" } : {}) },
-    el("summary", {}, `${shown}: ${said}${ask.route ? `, ${ask.route} path` : ""}`),
+  return el("details", { class: "ask", open: open ? "" : null },
+    el("summary", {}, `Judgement${shown}: ${said}${ask.route ? `, ${ask.route} path` : ""}`),
     facts(ask, cost),
     probes.length ? [el("h4", {}, "Probes, rung by rung"), el("div", { class: "probes" }, probes.map(drawProbe))] : null,
     candidates.length ? [el("h4", {}, "Candidates"), candidates.map(drawCandidate)] : null,
-    rationale && !told ? [el("h4", {}, "The text that was believed"), el("pre", {}, rationale)] : null,
-    Object.keys(rest).length ? el("pre", {}, JSON.stringify(rest, null, 2)) : null);
+    rationale && !told ? [el("h4", {}, "The text that was believed"), pre(rationale)] : null,
+    Object.keys(rest).length ? pre(JSON.stringify(rest, null, 2)) : null);
 }
 function facts(ask, cost) {
-  const found = { verdict: ask.verdict, status: ask.status ?? "ok", consensus: known(ask.consensus) ? ask.consensus.toFixed(3) : null, route: ask.route,
-    "each order alone": ask.order_rewards && ask.order_rewards.length ? ask.order_rewards.map((reward) => (known(reward) ? number(reward) : "none")).join(", ") : null,
+  const alone = (ask.order_rewards || []).map((reward) => (known(reward) ? number(reward) : "none"));
+  const found = {
+    verdict: ask.verdict, status: ask.status ?? "ok", consensus: known(ask.consensus) ? ask.consensus.toFixed(3) : null,
+    route: ask.route, "each order alone": alone.join(", "), prompt: ask.truncated ? "truncated" : null,
     "prompt tokens": cost.prefill_tokens && number(cost.prefill_tokens), "new tokens": ask.tokens && number(ask.tokens),
     "of them probes'": cost.probe_tokens && number(cost.probe_tokens), operations: ask.flops && operations(ask.flops),
-    prompt: ask.truncated ? "truncated" : null, error: ask.error };
-  return el("dl", { class: "facts" }, Object.entries(found).filter(([, value]) => known(value) && value !== 0)
-    .map(([name, value]) => el("div", name === "error" ? { class: "whole" } : {}, el("dt", {}, name), el("dd", {}, String(value)))));
+    error: ask.error,
+  };
+  const told = Object.entries(found).filter(([, value]) => known(value) && value !== 0 && value !== "");
+  return el("dl", { class: "facts" }, told.map(([name, value]) =>
+    el("div", { class: name === "error" ? "whole" : null }, el("dt", {}, name), el("dd", {}, String(value)))));
 }
 function drawProbe(probe, place) {
-  return el("div", { class: "probe" }, el("p", { class: "soft" }, probe.name || `Rung ${place + 1}`), bars(probe.distribution || {}));
+  return el("div", { class: "probe" }, words(probe.name || `Rung ${place + 1}`, "soft"), bars(probe.distribution || {}));
 }
 function drawCandidate(one, place) {
-  const words = [`Candidate ${place + 1}${one.kind ? `, a ${one.kind}` : ""}: ${one.verdict ?? "no verdict"}`];
-  if (known(one.score)) words.push(`score ${Number(one.score).toPrecision(4)}`);
-  if (one.chosen) words.push("chosen");
-  return el("div", { class: one.chosen ? "candidate chosen" : "candidate" }, el("p", {}, one.chosen ? el("strong", {}, words.join(", ")) : words.join(", ")),
-    one.text ? el("pre", {}, one.text) : null);
+  const parts = [`Candidate ${place + 1}${one.kind ? `, a ${one.kind}` : ""}: ${one.verdict ?? "no verdict"}`];
+  if (known(one.score)) parts.push(`score ${Number(one.score).toPrecision(4)}`);
+  if (one.chosen) parts.push("chosen");
+  const title = el("p", {}, one.chosen ? el("strong", {}, parts.join(", ")) : parts.join(", "));
+  return el("div", { class: one.chosen ? "candidate chosen" : "candidate" }, title, one.text ? pre(one.text) : null);
 }
 
 // -- origin ----------------------------------------------------------------------------------------------------------
 function drawOrigin() {
   at("origin").append(el("h2", {}, "Where it comes from"));
-  for (const run of RUNS)
-    at("origin").append(el("h3", {}, nameOf(run)), el("p", {}, run.benchmark.rule || ""), el("details", {}, el("summary", {}, "Data, judge, settings, versions"),
-      el("pre", {}, JSON.stringify({ source: run.benchmark.source, data: run.data, judge: run.judge, settings: run.settings, provenance: run.provenance }, null, 2))));
+  for (const run of RUNS) {
+    const { benchmark, data, judge, settings, provenance } = run;
+    const all = JSON.stringify({ source: benchmark.source, data, judge, settings, provenance }, null, 2);
+    const parts = [words(benchmark.rule), folded("Data, judge, settings, versions", pre(all))];
+    at("origin").append(el("h3", {}, nameOf(run)), ...parts);
+  }
 }
 
 readAddress();
 drawResults();
 drawCharts();
-drawItems();
+startItems();
 drawOrigin();
 if (state.item !== null) at("items").scrollIntoView();
-addEventListener("hashchange", () => { if (readAddress()) drawItems(); });
-document.body.dataset.ready = Math.round(performance.now());
