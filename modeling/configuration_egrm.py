@@ -148,24 +148,13 @@ class EGRMConfig(PreTrainedConfig):
     @property
     def longest_prompt(self) -> int | None:
         """Tokens of the longest prompt after which a verdict or a chain still fits; None: the context is not known."""
-        context, room = self.context, self.room(self.judge_options())
+        context, room = self.context, self.judge_options().room
         return context - room if context is not None and context > room else None
 
     @property
     def context(self) -> int | None:
         """Positions the generator knows; None: that is not known."""
         return getattr(self.get_text_config().get_text_config(), "max_position_embeddings", None)
-
-    @staticmethod
-    def room(options: JudgeOptions) -> int:
-        """Most new tokens that may follow a prompt.
-
-        Args:
-            options: Resolved.
-        """
-        chains = 0 if options.path == "short" else options.max_chain_tokens
-        probes = 0 if options.path == "long" else options.max_probe_tokens
-        return max(chains, probes)
 
     def judge_options(self, kind: str | None = None, **overrides: Any) -> JudgeOptions:
         """The checkpoint's judging defaults, with overrides; nothing in them is left to be decided.

@@ -28,7 +28,7 @@ class CostModel:
     """Whether a token sees only what is before it; False for an encoder, which has no windows here."""
 
     def run(self, new_tokens: float, context: float = 0) -> float:
-        """Operations of running `new_tokens` behind `context` tokens, without the head; means of either are welcome."""
+        """Operations of running `new_tokens` after `context` tokens, without the head; both may be means."""
         attention = 0.0
         for window in self.windows:
             seen = _sum_of_contexts(new_tokens, context, window) if self.causal else new_tokens**2

@@ -1,4 +1,4 @@
-"""Run the model one token further for many rows: in place behind shared prefixes, or with any cache there is.
+"""Run the model one token further for many rows: in place after shared prefixes, or with any kind of cache.
 
 `StarStepper` reads each prompt's keys and values where they are; `GenerateStepper` and `ForwardStepper` repeat them.
 """

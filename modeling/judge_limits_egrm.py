@@ -38,7 +38,7 @@ def need_context(config: EGRMConfig, options: JudgeOptions) -> None:
     Raises:
         ConfigError: They leave no token for a prompt.
     """
-    context, room = config.context, config.room(options)
+    context, room = config.context, options.room
     if context is not None and room >= context:
         name = "max_chain_tokens" if room > options.max_probe_tokens else "max_probe_tokens"
         raise ConfigError(
@@ -56,7 +56,7 @@ def longest_prompt(config: EGRMConfig, options: JudgeOptions, task: JudgeTask) -
         task: Its suffixes count.
     """
     suffix = max(len(task.short_suffix_ids), len(task.long_suffix_ids))
-    return None if config.context is None else config.context - config.room(options) - suffix
+    return None if config.context is None else config.context - options.room - suffix
 
 
 def need_room(inputs: JudgeInputs, config: EGRMConfig, options: JudgeOptions, plan: JudgePlan | None) -> None:
@@ -78,7 +78,7 @@ def need_room(inputs: JudgeInputs, config: EGRMConfig, options: JudgeOptions, pl
     if limit is not None and longest > limit:
         raise PromptTooLongError(
             f"A judge prompt has {longest} tokens, and the context of {config.context} has room for {limit} beside the "
-            f"answer ({config.room(options)}) and its instruction.",
+            f"answer ({options.room}) and its instruction.",
             "Shorten the record, or lower `max_chain_tokens`.",
         )
 

@@ -183,6 +183,13 @@ class JudgeOptions(LadderOptions, ConsensusOptions, ChainOptions, DraftingOption
             drafting=self.drafting or ("model" if draft else "none"),
         )
 
+    @property
+    def room(self) -> int:
+        """Most new tokens that may follow a prompt."""
+        chains = 0 if self.path == "short" else self.max_chain_tokens
+        probes = 0 if self.path == "long" else self.max_probe_tokens
+        return max(chains, probes)
+
     def stored(self) -> dict[str, Any]:
         """What a checkpoint keeps, ready for JSON."""
         values = {name: getattr(self, name) for name in STORED_NAMES}

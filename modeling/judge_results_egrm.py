@@ -35,7 +35,7 @@ class JudgeResult:
     verdict: str | None
     """Label of the verdict, or the open answer itself; None unless `status` is `ok`."""
     consensus: float | None
-    """Share behind the most frequent verdict, in [0, 1]; None where nothing was read."""
+    """Share of the most frequent verdict, in [0, 1]; None where nothing was read."""
     consensus_is_bound: bool
     """Whether probes were stopped early: the consensus is then at least (short) or at most (long) this."""
     route: str | None

@@ -40,10 +40,10 @@ class _Slot:
 class Scheduler:
     """Judges records in full batches, in whatever order they come.
 
-    Records wait to be probed until a batch is full; those whose probes disagree wait in a pool until a full batch of them
-    can think. Records that answer one question are probed together, so that they share its prefill. A batch of prompts is
-    smaller than `batch_size` where its lengths are so mixed that more than a tenth of what is run (`PADDED_SHARE`) would be
-    padding. A result depends on record, options and seed alone: not on batches, order or neighbours.
+    Records wait until a batch is full, and are then probed. Records whose probes disagree wait in a pool until a full batch
+    of them can think. Records that answer one question are probed together, so that they share its prefill. A batch is
+    smaller than `batch_size` where more than a tenth of it (`PADDED_SHARE`) would be padding. A result depends on record,
+    options and seed alone: not on batches, order or neighbours.
 
     Args:
         model: An `EGRMRewardModel`.
@@ -57,7 +57,7 @@ class Scheduler:
         **options: Fields of `JudgeOptions` for every record that brings no others.
 
     Attributes:
-        load: What the prompts probed so far ran, padding included, as an engine runs them that shares what they share.
+        load: Tokens that an engine with shared prefixes runs for the prompts probed so far, padding included.
 
     Raises:
         ConfigError: A setting is unknown or out of range.
@@ -154,7 +154,7 @@ class Scheduler:
 
         Args:
             flush: Whether a batch that is not full may be computed where there is no full one.
-            urgent: The ticket that somebody waits for: what it needs may be computed in however small a batch.
+            urgent: A ticket whose result is waited for: what it needs may be computed in a batch of any size.
 
         Returns:
             Whether anything was computed.

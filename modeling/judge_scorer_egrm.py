@@ -82,7 +82,7 @@ class EGRMScorer(nn.Module):
 
     Args:
         config: `scorer_kind` decides between the two; `scorer_config` is the encoder's. `scorer_pooling` says what a head on
-            states reads: their `mean` over a candidate's tokens, or the one behind its `last`.
+            states reads: their `mean` over a candidate's tokens, or the one at its `last` token.
         encoder: Use this one instead of a newly initialised one.
 
     Source:
@@ -241,7 +241,7 @@ class EGRMScorer(nn.Module):
         """
         limits = [self.max_tokens, tokenizer.model_max_length]
         if (positions := getattr(self.encoder.config, "max_position_embeddings", None)) and positions > 0:
-            # RoBERTa counts positions from behind its padding index, so that the first ones are never used.
+            # RoBERTa counts positions from the one after its padding index, so it never uses the first ones.
             table = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
             unused = getattr(table, "padding_idx", None)
             limits.append(positions if unused is None else positions - unused - 1)
@@ -265,8 +265,8 @@ def _micro_batches(lengths: Sequence[int], budget: int) -> list[int]:
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, num_embeddings: int, reader: str) -> None:
     """Refuse a tokenizer that belongs to another model.
 
-    Tokens added behind the base vocabulary may lack an embedding as long as nothing writes them: Gemma 3's text models
-    come so.
+    Tokens added after the base vocabulary may lack an embedding as long as nothing writes them. Gemma 3's text models
+    have such tokens.
 
     Args:
         tokenizer: The one to check.

@@ -381,13 +381,13 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             **options: Fields of `JudgeOptions`. What wrappers pass to every model (`judge_tokens_egrm.IGNORED`) is ignored.
 
         Returns:
-            `logits` [B, 1] float32 are the rewards; where there is no verdict, also as a conversation does not fit the
-            context, `config.no_verdict_reward`, by default NaN. No gradient flows: where one could be asked for (training
-            mode, gradients on) the backward pass raises a ConfigError. On the device of `input_ids`.
+            `logits` [B, 1] float32, the rewards, on the device of `input_ids`. A conversation without a verdict has
+            `config.no_verdict_reward`, by default NaN; so has one that does not fit the context. No gradient flows: in
+            training mode with gradients on, the backward pass raises a ConfigError.
 
         Raises:
-            ConfigError: The checkpoint has no task, or not one of layout `conversation`, or its processor has another; an
-                option is wrong; or there are labels.
+            ConfigError: The checkpoint has no task, or one of another layout than `conversation`, or its processor has
+                another task; an option is wrong; or there are labels.
             InputError: A row holds no token.
         """
         options = judging_options(options)

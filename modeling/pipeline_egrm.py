@@ -25,7 +25,7 @@ class RewardScoringPipeline(Pipeline):
     """Scores records with an `EGRMRewardModel`, one plain dict each.
 
     A call takes one record, a list of them, any other sequence (a `datasets.Dataset`, a torch dataset) or any
-    iterable. One record gives one dict, a list or tuple gives a list, everything else an iterator that reads ahead at
+    iterable. One record gives one dict, a list or tuple a list. Everything else gives an iterator, which reads ahead at
     most `batch_size` records. A record is a mapping as `EGRMProcessor.encode` reads it, or a conversation, that is a
     list of messages ending with the assistant's.
 

@@ -47,10 +47,10 @@ MAX_CACHED_TASKS = 32
 class EGRMProcessor(ProcessorMixin):
     """Turns records into judge prompts and remembers two tokenizers.
 
-    A judge prompt is the judged conversation followed by the judge's turn (pointwise and binary: token for token what
-    the chat template makes of prompt and completion, plus `JudgeTask.judge_turn_ids`, wherever the judged text needs no
-    neutralising), or one user's turn that holds everything (pairwise, listwise, free). Short and long mode are suffixes
-    of token ids, so that their prompts share all others.
+    A judge prompt has one of two layouts. In pointwise and binary spaces it is the judged conversation, then the judge's
+    turn: token for token what the chat template makes of prompt and completion, plus `JudgeTask.judge_turn_ids`. (Judged
+    text that has to be neutralised is the exception.) In pairwise, listwise and free spaces it is one user turn that
+    holds everything. Short and long mode are suffixes of token ids, so their prompts share all tokens before.
 
     Args:
         tokenizer: The generator's. Without a chat template a plain one is used.
@@ -374,7 +374,7 @@ class EGRMProcessor(ProcessorMixin):
 
     @classmethod
     def get_attributes(cls) -> list[str]:
-        """The parts that the base class saves and loads; an optional scorer tokenizer is none of its business."""
+        """The parts that the base class saves and loads; the optional scorer tokenizer is saved and loaded here."""
         return ["tokenizer"]
 
     def to_dict(self) -> dict[str, Any]:

@@ -204,8 +204,8 @@ _THINKING_SWITCH = re.compile(r"\b(enable_thinking|thinking)\b")
 def read_frame(render: Callable[..., str], split: Callable[[str], list[str]], template: str) -> ChatFrame:
     """Finds a template's pieces by rendering conversations of known words.
 
-    Earlier turns may be rendered differently once another follows (templates that drop thoughts do so), hence the
-    judge's turn is what the longer rendering has after the assistant's words and the shorter one has not.
+    Some templates render earlier turns differently once another follows, for example without their thoughts. So the
+    judge's turn is read from two renderings: it is what only the longer one has after the assistant's words.
 
     Args:
         render: Takes messages and template variables, returns the rendered text.

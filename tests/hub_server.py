@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -88,6 +89,15 @@ class LocalHub:
             "HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost",
         }  # fmt: skip
+
+    def publish(self, name: str, folder: Path) -> str:
+        """A new repository with a folder's files on its main branch; returns the commit's hash."""
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+        self.objects |= {hashlib.sha256(data).hexdigest(): data for data in files.values()}
+        self.repositories[name] = Repository()
+        return self.repositories[name].commit(files)
 
     def head(self, name: str) -> dict[str, bytes]:
         """Files on the main branch."""

@@ -12,9 +12,9 @@ from bench_tools import judged, pairs, write
 from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.comparing import difference
 from transformers_egrm.evaluation.figures import summary
-from transformers_egrm.evaluation.intervals import Item, Sample, concordance, estimate, mcnemar
+from transformers_egrm.evaluation.intervals import Item, Sample, estimate, mcnemar
 from transformers_egrm.evaluation.judges import Judge, callable_judge
-from transformers_egrm.evaluation.metrics import auroc
+from transformers_egrm.evaluation.metrics import auroc, concordance
 from transformers_egrm.evaluation.report import beaten_by, markdown, read_run, results_of, write_run
 from transformers_egrm.evaluation.rivals import First, Words, cheap_rivals
 from transformers_egrm.evaluation.runner import Run, run_rivals

@@ -1,5 +1,6 @@
 """Anything judges: functions in every form, scalar reward models, EGRM checkpoints; a failure never becomes a number."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,23 @@ import numpy as np
 import pytest
 import torch
 from bench_tools import figures, judged, pairs, write
+from completion_engine import CompletionEngine, serve
+from engine_fixtures import talkative_generator
 from tiny import CHAT_TEMPLATE, tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from transformers_egrm.evaluation.asking import Ask
 from transformers_egrm.evaluation.figures import summary
 from transformers_egrm.evaluation.judges import Judge, callable_judge, load_callable
+from transformers_egrm.evaluation.model_judges import DecisionJudge
 from transformers_egrm.evaluation.rivals import First
 from transformers_egrm.evaluation.runner import run_rivals
 from transformers_egrm.modeling.errors_egrm import ConfigError
+
+
+needs_decisions = pytest.mark.skipif(
+    find_spec("transformers.decision") is None, reason='pipeline("decision") needs Transformers 5.23'
+)
 
 
 @pytest.fixture
@@ -179,12 +188,59 @@ def test_a_checkpoint_says_what_it_is_and_what_its_prompts_are(model: Any):
     assert first["prompt_digest"] != second["prompt_digest"]
 
 
-def test_the_same_generator_decides_without_thought(model: Any, own: Path):
-    judge = egrm(model, "pairwise")
-    run = judged(own, judge)
-    (row,) = run_rivals(run, [judge.decision_rival()])  # pyright: ignore[reportAttributeAccessIssue]
+def decision_row(model: Any, own: Path, kind: str) -> dict[str, Any]:
+    judge = egrm(model, kind)
+    (row,) = run_rivals(judged(own, judge), [judge.decision_rival()])  # pyright: ignore[reportAttributeAccessIssue]
     assert row["name"] == "decision"
-    assert "headline" in row or "not distinct single tokens" in row["reason"]
+    return row
+
+
+@needs_decisions
+def test_the_same_generator_decides_without_thought_and_follows_the_order_it_is_shown(model: Any, own: Path):
+    row = decision_row(model, own, "pairwise")
+    assert row["ahead"]["value"] is not None
+    record = pairs(2)[1]
+    asks = [
+        Ask(id="1", question_id="1", prompt=record["prompt"], shown=shown, responses=texts)
+        for shown, texts in (
+            ((0, 1), (record["chosen"], record["rejected"])),
+            ((1, 0), (record["rejected"], record["chosen"])),
+        )
+    ]
+    rewards = [said.reward for said in DecisionJudge(model.generator, model.processor.tokenizer, "pairs").judge(asks)]
+    assert all(reward is not None and 0 < reward < 1 for reward in rewards)
+    assert rewards[0] != rewards[1]
+
+
+@needs_decisions
+def test_a_generator_that_cannot_be_asked_for_a_decision_is_listed_with_the_reason_and_not_with_zero(
+    model: Any, own: Path
+):
+    row = decision_row(model, own, "pointwise")  # the tokenizer has no single token for Yes
+    assert "headline" not in row
+    assert "not distinct single tokens" in row["reason"]
+
+
+def test_a_checkpoint_on_an_engine_that_only_continues_text_is_a_judge_like_any(tmp_path: Path):
+    from transformers_egrm.evaluation.model_judges import EGRMJudge
+    from transformers_egrm.judge import RewardJudge
+    from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+
+    # Whether a verdict is written at all is drawn, so both routes and failures occur.
+    model = EGRMRewardModel.from_components(
+        talkative_generator({"7": 8.0, "\n": 8.0, "": 8.0}), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer(),
+        consensus_threshold=0.6, max_chain_tokens=8, selection="vote",
+    )  # fmt: skip
+    own = write(tmp_path / "own.jsonl", pairs(5))
+    local = EGRMJudge(RewardJudge(model, batch_size=4))
+    described = local.describe()
+    model.engine = CompletionEngine(serve(model.generator), model.backbone.cost)
+    runs = [judged(own, EGRMJudge(RewardJudge(model, batch_size=size))) for size in (4, 7)]
+    said = [[judgement for one in run.judged for judgement in one.judgements] for run in runs]
+    assert said[0] == said[1]
+    assert any(judgement.reward is not None for judgement in said[0])
+    assert {judgement.route for judgement in said[0]} == {"short", "long"}
+    assert runs[0].judge == described | {"engine": "CompletionEngine"}
 
 
 def test_a_checkpoint_that_explains_itself_leaves_probes_candidates_and_operations_with_every_item(

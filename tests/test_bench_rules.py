@@ -10,7 +10,7 @@ from bench_tools import by_function, compared, figures, longer, questions, score
 
 from transformers_egrm.evaluation.benchmarks import TITLES, load_benchmark
 from transformers_egrm.evaluation.benchmarks.answers import final_number, same_mathematics, same_number
-from transformers_egrm.evaluation.benchmarks.rewardbench import SECTIONS, WEIGHTS
+from transformers_egrm.evaluation.metrics.leaderboards import SECTIONS, WEIGHTS
 
 
 def pair(number: int, **more: Any) -> dict[str, Any]:

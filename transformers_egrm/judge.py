@@ -42,16 +42,16 @@ class Ranking:
 class RewardJudge:
     """Judges records in full batches, whatever order and length they come in.
 
-    Records are read into a bounded reorder window and judged by a `Scheduler`: those of one question or of similar length are
-    probed together, and those whose probes disagree wait in a pool until a full batch of them can think. Results leave in
-    input order, so a record waits for its predecessors, and nothing waits longer than the window. Memory depends on window
-    and batch size, not on the length of the stream. A result depends on neither: it is a function of record, options and
-    seed.
+    Records are read into a bounded reorder window and judged by a `Scheduler`. It probes records of one question or of
+    similar length together. Records whose probes disagree wait in a pool until a full batch of them can think. Results
+    leave in input order, so a record waits for its predecessors, and nothing waits longer than the window. Memory depends
+    on window and batch size, not on the length of the stream. A result depends on none of these: it is a function of
+    record, options and seed.
 
     Args:
         model: An `EGRMRewardModel`, or where to load one from: `egrm-mini`, a folder or a Hub id.
         processor: Makes the judge prompts; by default the model's own.
-        batch_size: Most records judged together, at least 1. Fewer are where padding would be more than a tenth of what is run.
+        batch_size: Most records judged together, at least 1. A batch is smaller where padding would be more than a tenth of it.
         batch_tokens: Most prompts of a batch times its longest prompt, in tokens; None: no limit.
         reorder_window: Records read ahead of the oldest unfinished one, at least 1; by default 8 batches.
             One smaller than `batch_size` bounds the batches too.

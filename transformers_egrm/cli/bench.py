@@ -59,7 +59,7 @@ class BenchOptions:
     rivals: Literal["cheap", "decision", "none"] = "cheap"
     """Judges to compare with. cheap: those that know nothing. decision: also the judge's generator, without thought."""
     resamples: int = field(default=1000, metadata={"min": 1})
-    """Of the bootstrap behind the intervals."""
+    """Of the bootstrap that gives the intervals."""
     space: Literal["pointwise", "binary", "pairwise", "listwise", "free"] | None = None
     """Verdict space of an EGRM judge. Default: the checkpoint's."""
     low: int | None = None
@@ -71,7 +71,7 @@ class BenchOptions:
     guard: bool = field(default=True, metadata={"flags": ("--guard/--no-guard",)})
     """Whether an EGRM judge's injection guard is on; off shows what it is worth."""
     rationale: bool = False
-    """Keep the text behind each verdict."""
+    """Keep the text of each chain that was believed."""
     explain: bool = field(default=True, metadata={"flags": ("--explain/--no-explain",)})
     """Keep of each reward how it came about: the probes' votes, the candidates with their scores, the operations."""
     batch_size: int = field(default=8, metadata={"min": 1})
@@ -181,18 +181,20 @@ def report(
 
 
 def _print(results: dict[str, Any], output: str | None) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from transformers_egrm.evaluation.report import beaten_by, percent
 
     console = message_console()
     headline, first = results["headline"], results["tables"][0]
-    table = Table(title=f"{results['benchmark']['title']}: {results['judge']['name']}, %", title_justify="left")
+    title = f"{results['benchmark']['title']}: {results['judge']['name']}, %"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("")
     for column in ("n", *first["columns"]):
         table.add_column(column, justify="right")
     for part in first["rows"]:
-        table.add_row(part["label"], str(part["n"]), *map(percent, part["values"]))
+        table.add_row(escape(part["label"]), str(part["n"]), *map(percent, part["values"]))
     console.print(table)
     figures = results["figures"]
     counts = ", ".join(f"{count} {name}" for name, count in figures["outcomes"].items())

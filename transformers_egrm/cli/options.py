@@ -65,7 +65,7 @@ class RunOptions:
     reorder_window: int | None = field(default=None, metadata={"min": 1})
     """Most records in flight while input order is restored; by default eight batches or more."""
     rationale: bool = False
-    """Add the text behind each verdict to the output."""
+    """Add the text of each chain that was believed to the output."""
     explain: bool = False
     """Add to each row how its reward came about: probes, distribution, candidates with scores, and cost."""
     draft: str | None = field(default=None, metadata={"metavar": "MODEL"})

@@ -248,7 +248,7 @@ class Journal:
             raise DataError(f"{self.path} must be a journal of this command, got another file.", _START_OVER)
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The whole lines and the byte offset behind each; ends at the first that is damaged or out of sequence."""
+        """The whole lines and the byte offset after each; ends at the first that is damaged or out of sequence."""
         end, number = 0, 0
         with open(self.path, "rb") as stream:
             for raw in stream:

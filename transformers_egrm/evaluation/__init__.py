@@ -6,7 +6,10 @@ The same metrics load as modules of the library `evaluate`: `evaluate.load(modul
 from pathlib import Path
 
 
-MODULES = ("calibration_error", "egrm_consensus", "egrm_routing", "pairwise_accuracy", "self_bleu")
+MODULES = (
+    "best_of_n", "calibration_error", "egrm_consensus", "egrm_routing", "order_accuracy", "pairwise_accuracy",
+    "rewardbench", "rewardbench2", "rm_bench", "self_bleu",
+)  # fmt: skip
 
 
 def module_path(name: str) -> str:

@@ -10,14 +10,17 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any
 
+from transformers_egrm.evaluation.metrics import Decision, decide, together
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
 Prompt = str | list[dict[str, Any]]
 """A question to a model: text, or messages that end with the user's turn."""
 
+STATUSES = ("ok", "no_verdict", "too_long", "timeout", "error")
 ASKS = ("responses", "pairs", "answers")
 """What a judge can be asked for: a reward of one response, the better of two, an answer of its own."""
 
@@ -72,7 +75,7 @@ class Judgement:
     """Of a response: any finite number, higher is better. Of a pair: 1.0 where the first shown is better, 0.0 where the
     second is, 0.5 for a tie. None where there is no verdict."""
     status: str = "ok"
-    """`ok`, `no_verdict`, `too_long`, `timeout` or `error`."""
+    """One of `STATUSES`; only `ok` has a reward."""
     verdict: str | None = None
     """The verdict as text; of an ask for an answer, the answer."""
     consensus: float | None = None
@@ -93,8 +96,20 @@ class Judgement:
     """Anything more that a reader may want to see, as plain data."""
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise ConfigError(f"A reward must be a finite number or None, got {self.reward}.")
+        if self.status not in STATUSES:
+            raise ConfigError(f"A status must be one of {', '.join(STATUSES)}, got {self.status!r}.")
+        if self.reward is not None and self.status != "ok":
+            raise ConfigError(
+                f"Only a judgement with the status ok has a reward, got {self.reward} with {self.status}."
+            )
+        for name in ("reward", "consensus", "flops"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise ConfigError(f"`{name}` of a judgement must be a finite number or None, got {value!r}.")
+            # A number of numpy is none for JSON.
+            object.__setattr__(self, name, float(value))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that say something."""
@@ -132,7 +147,7 @@ class Judged:
             return ()
         return tuple(judgement.reward for judgement in self.judgements)
 
-    def decisions(self, first: int, second: int) -> tuple[int | None, ...]:
+    def decisions(self, first: int, second: int) -> tuple[Decision, ...]:
         """What was said about two answers, once for each order they were shown in.
 
         Args:
@@ -145,22 +160,17 @@ class Judged:
         """
         scores = self.scores
         if scores:
-            return (_sign(scores[first], scores[second]),)
+            return (decide(scores[first], scores[second]),)
         found = []
         for ask, judgement in zip(self.asks, self.judgements, strict=True):
             if sorted(ask.shown) == sorted((first, second)):
-                towards = _sign(judgement.reward, 0.5)
+                towards = decide(judgement.reward, 0.5)
                 found.append(towards if towards is None or ask.shown[0] == first else -towards)
         return tuple(found)
 
-    def beats(self, first: int, second: int) -> int | None:
-        """The same over all orders: the sign of their sum; None where one of them gave no verdict."""
-        total = 0
-        for decision in self.decisions(first, second):
-            if decision is None:
-                return None
-            total += decision
-        return (total > 0) - (total < 0)
+    def beats(self, first: int, second: int) -> Decision:
+        """The same over all orders: the sign of their sum; None where one of them gave no verdict, or none was asked."""
+        return together(self.decisions(first, second) or (None,))
 
 
 def plan(question: Question, asks: str, *, orders: int = 2, seed: int = 0) -> Iterator[Ask]:
@@ -175,6 +185,8 @@ def plan(question: Question, asks: str, *, orders: int = 2, seed: int = 0) -> It
     Raises:
         ConfigError: The question cannot be put to this kind of judge.
     """
+    if asks not in ASKS:
+        raise ConfigError(f"A judge can be asked for one of {', '.join(ASKS)}, got {asks!r}.")
     common = {"question_id": question.question_id, "prompt": question.prompt, "reference": question.reference}
     if asks == "responses" and question.responses:
         for index, response in enumerate(question.responses):
@@ -199,10 +211,6 @@ def draw(seed: int, name: str) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def _sign(first: float | None, second: float | None) -> int | None:
-    return None if first is None or second is None else (first > second) - (first < second)
-
-
 def _mismatch(question: Question, asks: str) -> tuple[str, str]:
     gives = {"responses": "scores single answers", "pairs": "compares two answers", "answers": "answers itself"}[asks]
     if question.answer is not None:
@@ -217,4 +225,4 @@ def _mismatch(question: Question, asks: str) -> tuple[str, str]:
     )
 
 
-__all__ = ["ASKS", "Ask", "Judged", "Judgement", "Prompt", "Question", "draw", "plan"]
+__all__ = ["ASKS", "STATUSES", "Ask", "Judged", "Judgement", "Prompt", "Question", "draw", "plan"]

@@ -48,7 +48,7 @@ def difference(first: Saved, second: Saved) -> dict[str, Any]:
     right = [np.array([item["cells"].get("right", np.nan) for item in items]) for items in pairs]
     only = [int(((right[i] == 1) & (right[1 - i] < 1)).sum()) for i in range(2)]
     return {
-        "judges": [results["judge"]["name"] for results, _ in (first, second)],
+        "judges": _names(first[0]["judge"], second[0]["judge"]),
         "benchmark": names[0],
         "questions": {"common": len(common), "first": len(first[1]), "second": len(second[1])},
         "headline": {"name": scores[0].headline} | _both(scores[0].value, scores[1].value),
@@ -95,6 +95,19 @@ def verdict(found: Mapping[str, Any]) -> str:
     if gap["low"] is None or gap["low"] <= 0 <= gap["high"]:
         return "These questions cannot tell which one is better."
     return f"{found['judges'][1 if gap['value'] > 0 else 0]} is better, by more than chance at 95 %."
+
+
+def _names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The judges' names; of one judge in two ways, what tells them apart stands beside its name."""
+    if first["name"] != second["name"]:
+        return [first["name"], second["name"]]
+    plain = [name for name in first if first[name] != second.get(name) and isinstance(first[name], str | int | float)]
+    # A digest changes with whatever is behind it and says nothing of its own.
+    differ = [name for name in plain if not name.endswith("digest")] or plain
+    ways = [", ".join(f"{name} {judge.get(name)}" for name in differ) for judge in (first, second)]
+    if ways[0] == ways[1]:
+        ways = ["first", "second"]
+    return [f"{first['name']} ({way})" for way in ways]
 
 
 def _tables(scores: Sequence[Score]) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from transformers_egrm.evaluation.asking import Judged
-from transformers_egrm.evaluation.intervals import Item, Sample, concordance, estimate
+from transformers_egrm.evaluation.intervals import Item, Sample, estimate
+from transformers_egrm.evaluation.metrics import concordance
 
 
 OUTCOMES = ("right", "wrong", "tie", "failed")

@@ -163,22 +163,6 @@ def estimate(figure: Figure, confidence: float = CONFIDENCE) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def mean_of(figures: Sequence[Figure], weights: Sequence[float] | None = None) -> Figure:
-    """The mean of the figures that exist, plain or weighted; NaN where none does.
-
-    Args:
-        figures: [1 + R] each.
-        weights: One positive number for each; by default all alike.
-    """
-    if not figures:
-        return np.full(1, np.nan)
-    stacked = np.stack(figures)
-    weight = np.ones(len(figures)) if weights is None else np.asarray(weights, dtype=np.float64)
-    known = np.isfinite(stacked)
-    with np.errstate(invalid="ignore"):
-        return (weight @ np.where(known, stacked, 0.0)) / (weight @ known)
-
-
 def mcnemar(only_first: int, only_second: int) -> float:
     """The exact two-sided p-value of McNemar's test: two judges that are equally often right.
 
@@ -198,52 +182,12 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
-def concordance(scores: NDArray[np.float64], truths: NDArray[np.float64]) -> float | None:
-    """Share of pairs with different truths whose better member scores higher, ties half.
-
-    With two truths this is the area under the ROC curve; `metrics.auroc` gives the same through scikit-learn, which the
-    command line does not need.
-
-    Args:
-        scores: [N] finite numbers.
-        truths: [N] finite numbers.
-
-    Returns:
-        In [0, 1]; None where all truths are alike.
-    """
-    levels = np.unique(truths)
-    if len(levels) < 2:
-        return None
-    if len(levels) == 2:
-        return _area(scores, truths == levels[1])
-    won = pairs = 0.0
-    for lower, level in enumerate(levels):
-        for other in levels[lower + 1 :]:
-            chosen = (truths == level) | (truths == other)
-            weight = float((truths == level).sum()) * float((truths == other).sum())
-            won += _area(scores[chosen], truths[chosen] == other) * weight
-            pairs += weight
-    return won / pairs
-
-
-def _area(scores: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
-    # Mann and Whitney's U from midranks: ties share the mean of their places.
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    ranks = (ends - (counts - 1) / 2)[inverse]
-    positives = int(right.sum())
-    negatives = len(right) - positives
-    return float((ranks[right].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
 __all__ = [
     "CONFIDENCE",
     "RESAMPLES",
     "Figure",
     "Item",
     "Sample",
-    "concordance",
     "estimate",
     "mcnemar",
-    "mean_of",
 ]

@@ -6,7 +6,7 @@
     judge = callable_judge(worth)
 
 The runner never looks at what a judge is, only at `asks`. A judge of one's own subclasses `Judge` or is any object with
-the same five members.
+the same members.
 """
 
 import importlib
@@ -15,7 +15,7 @@ import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Judge(ABC):
 
 
 Decide = Callable[..., Any]
+_MEMBERS = ("name", "asks", "symmetric", "threshold", "describe", "prepare", "judge")
 
 
 class CallableJudge(Judge):
@@ -84,7 +85,7 @@ class CallableJudge(Judge):
         return super().describe() | {"kind": "callable", "source": _source(self.function)}
 
     def judge(self, asks: Iterable[Ask]) -> Iterator[Judgement]:
-        """See `Judge.judge`. An exception of the function is the error of what it was called with."""
+        """See `Judge.judge`. An exception is the error of what the function was called with; a list is tried one by one."""
         iterator = iter(asks)
         while batch := list(islice(iterator, self.batch_size if self.batched else 1)):
             yield from self._called(batch)
@@ -94,9 +95,13 @@ class CallableJudge(Judge):
         try:
             arguments = map(list, columns) if self.batched else (column[0] for column in columns)
             said = self.function(*arguments)
-            said = list(said) if self.batched else [said]
+            said = _values(said) if self.batched else [said]
         except Exception as error:  # a user's function may raise anything; the run goes on and counts it
-            yield from [Judgement(reward=None, status="error", error=f"{type(error).__name__}: {error}")] * len(batch)
+            if len(batch) > 1:  # what fails must not fail its neighbours
+                for ask in batch:
+                    yield from self._called([ask])
+            else:
+                yield Judgement(reward=None, status="error", error=f"{type(error).__name__}: {error}")
             return
         if len(said) != len(batch):
             raise ConfigError(f"{self.name} must return one value for each of {len(batch)} asks, got {len(said)}.")
@@ -110,8 +115,9 @@ class CallableJudge(Judge):
             named = {"a": 1.0, "b": 0.0, "tie": 0.5}.get(value.strip().lower())
             return _none(value) if named is None else Judgement(reward=named, verdict=value.strip())
         try:
-            reward = float(value)
-        except (TypeError, ValueError):
+            # A text is not read as a number: what a judge writes needs a parser of its user's own.
+            reward = math.nan if isinstance(value, str | bytes) else float(value)
+        except Exception:  # whatever a value raises that is no number, such as a tensor of two
             return _none(value)
         inside = math.isfinite(reward) and (self.asks != "pairs" or 0 <= reward <= 1)
         return Judgement(reward=reward) if inside else _none(value)
@@ -136,9 +142,16 @@ def callable_judge(function: Decide, name: str | None = None, **settings: Any) -
     Raises:
         ConfigError: Its parameters are of no form above.
     """
+    if isinstance(function, type) or not callable(function):
+        raise ConfigError(f"A judge must be a function or an object that can be called, got {function!r}.",
+                          "Make an instance of a class first.")  # fmt: skip
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise ConfigError(f"A judge is told by its parameters, but: {error}.", "Wrap it in a lambda.") from error
     parameters = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]
@@ -174,10 +187,21 @@ def load_callable(place: str) -> Judge:
         else:
             module = importlib.import_module(where)
         found = getattr(module, name)
-    except (ImportError, OSError, AttributeError) as error:
-        raise ConfigError(f"The judge {place!r} must name a Python function, but: {error}.",
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise ConfigError(f"The judge {place!r} must name a Python function, but: {type(error).__name__}: {error}.",
                           "Write module:function or path/to/file.py:function.") from error  # fmt: skip
-    return found if hasattr(found, "asks") and hasattr(found, "judge") else callable_judge(found, place)
+    if isinstance(found, type) or not hasattr(found, "judge"):
+        return callable_judge(found, place)
+    if missing := [name for name in _MEMBERS if not hasattr(found, name)]:
+        raise ConfigError(f"The judge {place!r} must have the members of Judge, it lacks {', '.join(missing)}.",
+                          "Derive its class from transformers_egrm.evaluation.judges.Judge.")  # fmt: skip
+    return found
+
+
+def _values(said: Any) -> list[Any]:
+    if isinstance(said, str | bytes | Mapping | Set):
+        raise TypeError(f"one value for each record must come as a list, got {type(said).__name__}")
+    return list(said)
 
 
 def _none(value: object) -> Judgement:

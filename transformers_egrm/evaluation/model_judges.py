@@ -67,6 +67,7 @@ class EGRMJudge(Judge):
             "space": self._space,
             "options": {name: _plain(value) for name, value in judge.options.items()},
             "rubric": judge.rubric,
+            **({} if judge.model.engine is None else {"engine": type(judge.model.engine).__name__}),
             "guard": self._guard,
             "prompt_digest": prompt_digest(judge.processor, self._space, judge.rubric),
         }

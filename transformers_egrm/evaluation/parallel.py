@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -74,29 +75,48 @@ class ParallelJudge(Judge):
             self._pool.shutdown(cancel_futures=True)
 
 
-# What follows runs in the processes; each has one judge.
-_own: list[Judge] = []
+# What follows runs in the processes; each has one judge, or the error that loading it raised.
+_own: list[Judge | Exception] = []
 
 
 def _load(make: Make, numbers: Any, processes: int) -> None:
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
-    _own.append(make(numbers.get()))
+    try:
+        _own.append(make(numbers.get()))
+    except Exception as error:  # an initializer that raises ends the pool, and nobody learns why
+        _own.append(error)
+
+
+def _end_with_parent() -> None:
+    # A command that was killed can tell its processes nothing: each would wait for work for ever, with its model loaded.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _judge() -> Judge:
+    found = _own[0]
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _facts() -> dict[str, Any]:
-    judge = _own[0]
+    judge = _judge()
     facts = {name: getattr(judge, name) for name in ("name", "asks", "symmetric", "threshold")}
     return facts | {"description": judge.describe()}
 
 
 def _learns() -> bool:
-    return type(_own[0]).prepare is not Judge.prepare
+    return type(_judge()).prepare is not Judge.prepare
 
 
 def _judge_chunk(asks: list[Ask]) -> list[Judgement]:
-    return list(_own[0].judge(asks))
+    return list(_judge().judge(asks))
 
 
 __all__ = ["ParallelJudge"]

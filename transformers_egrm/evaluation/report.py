@@ -90,8 +90,9 @@ def read_run(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     except (OSError, ValueError) as error:
         raise DataError(f"A run is a folder with {RESULTS} and {ITEMS}, but {folder}: {error}.",
                         "Make one with `egrm bench NAME ... -o FOLDER`.") from error  # fmt: skip
-    if results.get("egrm_bench") != FORMAT:
-        raise DataError(f"{folder / RESULTS} must be results of format {FORMAT}, got {results.get('egrm_bench')!r}.")
+    version = results.get("egrm_bench") if isinstance(results, dict) else None
+    if version != FORMAT or not all(isinstance(item, dict) for item in items):
+        raise DataError(f"{folder / RESULTS} must be results of format {FORMAT}, got {version!r}.")
     return results, items
 
 
@@ -127,7 +128,8 @@ def percent(estimate: Mapping[str, Any] | None, digits: int = 2) -> str:
 
 def lines(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
-    table = [list(header), ["---"] * len(header), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    body = ([" ".join(str(cell).split()).replace("|", "\\|") for cell in row] for row in rows)
+    table = [list(header), ["---"] * len(header), *body]
     return "\n".join(f"| {' | '.join(row)} |" for row in table)
 
 

@@ -128,7 +128,7 @@ class Words(Judge):
         for ask in asks:
             score = self._scores.get(ask.id)
             if score is None:
-                yield Judgement(reward=None, status="no_verdict", error="There were no labels to learn from.")
+                yield Judgement(reward=None, status="no_verdict", error="There were too few labels to learn from.")
             else:
                 yield Judgement(reward=score)
 
@@ -146,6 +146,8 @@ class Words(Judge):
             first, second = (np.array(side) for side in zip(*differences, strict=True))
             # Each difference in both directions: without an intercept, the two sides cannot be told from the order.
             sign = np.where(np.arange(len(first)) % 2 == 0, 1, -1)
+            if len(first) < 2:
+                return None
             x, y = (features[first] - features[second]).multiply(sign[:, None]).tocsr(), sign
             model = linear.LogisticRegression(fit_intercept=False, max_iter=1000).fit(x, y)
         else:

@@ -139,14 +139,16 @@ def evaluate(
     judge.prepare(questions)
     if folder is None:
         started = time.monotonic()
-        judgements = list(_shown(judge.judge(flat), len(flat), progress))
+        judgements = list(_shown(_said(judge, flat), len(flat), progress))
         seconds = time.monotonic() - started
     else:
         # The digest of the questions stands for limit and subsets; the bootstrap decides no verdict.
         identity = {"benchmark": benchmark.name, "data": about["digest"], "judge": judge.describe(),
                     "seed": settings.seed, "orders": settings.orders}  # fmt: skip
         judgements, seconds = _journaled(Path(folder), identity, judge, flat, restart, progress)
-    _refuse_silence(judgements)
+    if said := _silent(judgements):
+        raise ConfigError(f"A judge must give a verdict now and then, but {said}",
+                          "With -o, repeat the command with --restart once this is mended.")  # fmt: skip
     judged = _assembled(questions, asks, judgements, judge)
     return Run(benchmark, judge.describe(), settings, judged, benchmark.cells(judged), seconds, about)
 
@@ -177,7 +179,10 @@ def run_rivals(run: Run, rivals: Iterable[Judge]) -> list[dict[str, Any]]:
         try:
             asks = [asks_of(question, rival, run.settings) for question in questions]
             rival.prepare(questions)
-            judged = _assembled(questions, asks, list(rival.judge(ask for group in asks for ask in group)), rival)
+            judgements = list(_said(rival, [ask for group in asks for ask in group]))
+            if said := _silent(judgements):
+                raise ConfigError(f"It gave no verdict: {said}")
+            judged = _assembled(questions, asks, judgements, rival)
             value = run.benchmark.score(sample_of(judged, run.benchmark.cells(judged), run.settings)).value
         except (ConfigError, MissingExtraError) as error:
             rows.append(row | {"reason": str(error)})
@@ -220,14 +225,26 @@ def _assembled(
     questions: Sequence[Question], asks: Sequence[tuple[Ask, ...]], judgements: Sequence[Judgement], judge: Judge
 ) -> list[Judged]:
     said = iter(judgements)
-    found = [
+    return [
         Judged(question, group, tuple(islice(said, len(group))), judge.threshold)
         for question, group in zip(questions, asks, strict=True)
     ]
-    if next(said, None) is not None or any(len(one.judgements) != len(one.asks) for one in found):
-        raise ConfigError(f"{judge.name} must give one judgement for each of {sum(map(len, asks))} asks, "
-                          f"got {len(judgements)}.")  # fmt: skip
-    return found
+
+
+def _said(judge: Judge, asks: Sequence[Ask]) -> Iterator[Judgement]:
+    """One judgement for each ask, in order; a judge that says anything else is refused."""
+    count = 0
+    for judgement in judge.judge(asks):
+        if not isinstance(judgement, Judgement):
+            raise ConfigError(f"{judge.name} must give Judgements, got {type(judgement).__name__}.",
+                              "A plain function gives numbers: see callable_judge.")  # fmt: skip
+        count += 1
+        if count > len(asks):
+            break
+        yield judgement
+    if count != len(asks):
+        got = "more" if count > len(asks) else count
+        raise ConfigError(f"{judge.name} must give one judgement for each of {len(asks)} asks, got {got}.")
 
 
 def _journaled(
@@ -240,7 +257,7 @@ def _journaled(
         journal.check(records)
         if journal.receipt is None:
             done, earlier, started = journal.count, journal.seconds, time.monotonic()
-            said = judge.judge(asks[done:])
+            said = _said(judge, asks[done:])
             for record, judgement in zip(records, _shown(said, len(asks), progress, done), strict=True):
                 row = {"ask": asks[record.number - 1].id} | judgement.to_dict()
                 seconds = earlier + time.monotonic() - started
@@ -263,14 +280,12 @@ def _shown(judgements: Iterable[Judgement], total: int, progress: bool, done: in
     return tqdm(judgements, total=total, initial=done, unit="ask", disable=not progress)
 
 
-def _refuse_silence(judgements: Sequence[Judgement]) -> None:
-    spoken = any(judgement.reward is not None or judgement.verdict is not None for judgement in judgements)
-    if not spoken and judgements:
-        raise ConfigError(
-            f"A judge must give a verdict now and then, but not one of {len(judgements)} asks got one. "
-            f"The first said: {judgements[0].error or judgements[0].status}",
-            "With -o, repeat the command with --restart once this is mended.",
-        )
+def _silent(judgements: Sequence[Judgement]) -> str | None:
+    """What a judge said that gave not a single verdict; None where one came."""
+    if not judgements or any(one.reward is not None or one.verdict is not None for one in judgements):
+        return None
+    return (f"not one of {len(judgements)} asks got one. "
+            f"The first said: {judgements[0].error or judgements[0].status}")  # fmt: skip
 
 
 def _limited(questions: list[Question], settings: Settings) -> list[Question]:

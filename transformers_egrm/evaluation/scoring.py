@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from transformers_egrm.evaluation.asking import Judged, Question
-from transformers_egrm.evaluation.intervals import Figure, Sample, concordance
+from transformers_egrm.evaluation.intervals import Figure, Sample
+from transformers_egrm.evaluation.metrics import all_won, choice_figures
 
 
 Cells = dict[str, float]
@@ -79,44 +80,13 @@ def each(rule: Callable[[Judged], Cells]) -> Callable[[Sequence[Judged]], list[C
 
 def pairs_right(judged: Judged) -> Cells:
     """A question is right where the judge prefers the better answer in every pair; a tie or no verdict is not right."""
-    return {"right": float(all(judged.beats(*pair) == 1 for pair in judged.question.pairs))}
-
-
-def best_credit(judged: Judged, right: int = 0) -> float:
-    """Credit for a choice among all answers: 1 / (number of equal best) where the right one is among them, else 0.
-
-    Args:
-        judged: A question whose answers were scored, or whose right answer was compared with every other.
-        right: Index of the right answer.
-    """
-    others = [index for index in range(len(judged.question.responses)) if index != right]
-    decisions = [judged.beats(right, other) for other in others]
-    if any(decision is None or decision < 0 for decision in decisions):
-        return 0.0
-    return 1.0 / (1 + decisions.count(0))
+    return {"right": all_won([judged.beats(*pair) for pair in judged.question.pairs])}
 
 
 def group_cells(judged: Judged) -> Cells:
-    """Cells of a group of answers with a score each.
-
-    `pick`: mean truth of the answers with the highest score, so that a tie is worth what drawing among them would be.
-    `auc`: share of pairs of a better and a worse answer that the scores put in order, ties half; absent where the answers
-    are all alike. `right`: 1.0 where every answer with the highest score is a best one; absent where there is nothing to
-    choose. `chance` and `best`: the truth of a blind and of a perfect pick. An answer without a score leaves the question
-    without a pick: `pick` and `right` are 0, and there is no `auc`.
-    """
-    truths, scores = judged.question.truths, judged.scores
-    cells = {"chance": float(np.mean(truths)), "best": float(max(truths))}
-    choice = len(set(truths)) > 1
-    if not scores or any(score is None for score in scores):
-        return cells | {"pick": 0.0} | ({"right": 0.0} if choice else {})
-    values = np.array(scores, dtype=np.float64)
-    picked = np.array(truths)[values == values.max()]
-    cells["pick"] = float(picked.mean())
-    if choice:
-        cells["right"] = float((picked == max(truths)).all())
-    auc = concordance(values, np.array(truths, dtype=np.float64))
-    return cells if auc is None else cells | {"auc": auc}
+    """Cells of a group of answers with a score each: `metrics.choice_figures`, without a pick where there are no scores."""
+    truths = judged.question.truths
+    return choice_figures(judged.scores or (None,) * len(truths), truths)
 
 
 def verified_cells(judged: Judged) -> Cells:
@@ -159,7 +129,6 @@ __all__ = [
     "Row",
     "Score",
     "Table",
-    "best_credit",
     "each",
     "group_cells",
     "missing",

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformers_egrm.evaluation.asking import Judged
-from transformers_egrm.evaluation.intervals import Figure, Sample, concordance
+from transformers_egrm.evaluation.intervals import Figure, Sample
+from transformers_egrm.evaluation.metrics import concordance
 from transformers_egrm.evaluation.scoring import Cells, Row, Score, Table, group_cells, verified_cells
 
 

@@ -347,7 +347,7 @@ def pooled_states(
     Args:
         generator: A causal LM.
         prompts: Token ids, none empty.
-        completions: Token ids behind them, none empty.
+        completions: Token ids after them, none empty.
         pooling: One of `POOLINGS`.
     """
     rows = [[*prompt, *ids] for prompt, ids in zip(prompts, completions, strict=True)]

@@ -22,7 +22,7 @@ class TrainingItem:
     chain_ids: "array[int]"
     """The worked chain up to the verdict's cue."""
     chain_verdict_ids: "array[int]"
-    """The verdict's tokens behind that cue."""
+    """The verdict's tokens after that cue."""
     difficulty: int
     """1 is the easiest."""
     answer_start: int | None

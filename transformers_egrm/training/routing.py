@@ -39,7 +39,7 @@ class RoutedExample:
     verdict: int | None
     """The probes' most frequent verdict; None where none could be read."""
     consensus: float
-    """The share of probes behind it, in [0, 1]."""
+    """The share of probes that state this verdict, in [0, 1]."""
     in_short_set: bool
     """Whether it is trained on as x -> y."""
     in_long_set: bool

@@ -148,7 +148,7 @@ class Run:
         return [row for row in rows if stage in (None, row["stage"])]
 
     def forget(self, stage: str, after_step: int = -1) -> None:
-        """Drop lines that a killed part of the run wrote behind its last checkpoint: they come again.
+        """Drop lines that a killed part of the run wrote after its last checkpoint: they come again.
 
         Args:
             stage: Name of the stage.

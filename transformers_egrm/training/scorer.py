@@ -42,7 +42,7 @@ from transformers_egrm.training.world import draw_examples
 
 @dataclass(frozen=True)
 class ScorerStages:
-    """Names of stage 2's parts: once behind stage 1, and once more where stage 3 has moved the generator."""
+    """Names of stage 2's parts: once after stage 1, and once more where stage 3 has moved the generator."""
 
     candidates: str = "candidates"
     fit: str = "scorer-fit"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data
 from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import order_figures
 from transformers_egrm.evaluation.scoring import Benchmark, Cells, Score, Table, each, missing, row, subset_rows
 
 
@@ -44,7 +45,7 @@ def cells(judged: Judged) -> Cells:
     such pairs apart.
     """
     ((better, worse),) = judged.question.pairs
-    return {"right": float(sum(decision or 0 for decision in judged.decisions(better, worse)) > 0)}
+    return {"right": order_figures(judged.decisions(better, worse))["order_sum"]}
 
 
 def score(sample: Sample) -> Score:

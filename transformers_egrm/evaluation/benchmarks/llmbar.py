@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, part_of
-from transformers_egrm.evaluation.intervals import Sample, mean_of
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of, order_figures
 from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, each, missing, row
 
 
@@ -36,12 +35,8 @@ def read(data: Data) -> Iterator[Question]:
 def cells(judged: Judged) -> Cells:
     """`right` over both orders; `order_mean` and `orders_agree` as the paper's Acc. and Agr."""
     ((better, worse),) = judged.question.pairs
-    decisions = judged.decisions(better, worse)
-    found = {"right": float(judged.beats(better, worse) == 1)}
-    if len(decisions) == 2:
-        found["order_mean"] = float(np.mean([decision == 1 for decision in decisions]))
-        found["orders_agree"] = float(decisions[0] == decisions[1])
-    return found
+    found = order_figures(judged.decisions(better, worse))
+    return {"right": found["both"]} | {cell: found[cell] for cell in _CELLS.values() if cell in found}
 
 
 def score(sample: Sample) -> Score:

@@ -1,13 +1,17 @@
 """A user's own file: pairs, graded answers or groups of answers, recognised by their fields."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from transformers_egrm.evaluation.asking import Judged, Prompt, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields
-from transformers_egrm.evaluation.intervals import Sample, concordance
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import concordance
 from transformers_egrm.evaluation.scoring import (
     Benchmark,
     Cells,
@@ -42,6 +46,8 @@ _FIRST = {1: 0, "1": 0, "A": 0, "a": 0, "A>B": 0, "[[A]]": 0, "response_a": 0, "
 _SECOND = {2: 1, "2": 1, "B": 1, "b": 1, "B>A": 1, "[[B]]": 1, "response_b": 1, "response_B": 1, "model_b": 1}
 _RIGHT = re.compile(r"true|yes|right|correct|1", re.IGNORECASE)
 _WRONG = re.compile(r"false|no|wrong|incorrect|0", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+"""A grade as text, which is all that a CSV file can hold."""
 _MAX_ROUND_ROBIN = 8
 """Groups of up to so many answers are also put to judges that compare two."""
 
@@ -68,8 +74,7 @@ def read(data: Data) -> Iterator[Question]:
         subset = record.fields.word(record["subset"]) if "subset" in record else "all"
         name = record.fields.word(record["id"]) if "id" in record else str(fields.number)
         name = name if subset == "all" else f"{subset}/{name}"
-        name = f"{name}#{fields.number}" if name in seen else name
-        seen.add(name)
+        name = _fresh(name, fields.number, seen)
         yield Question(
             id=name,
             question_id=record.fields.word(record["question_id"]) if "question_id" in record else str(prompt),
@@ -80,6 +85,14 @@ def read(data: Data) -> Iterator[Question]:
             pairs=_pairs(truths) if 2 <= len(responses) <= _MAX_ROUND_ROBIN else (),
             reference=record.fields.text(record["reference"]) if "reference" in record else None,
         )
+
+
+def _fresh(name: str, number: int, seen: set[str]) -> str:
+    """An id that was not given yet, which it then is: the files of a folder may number their records alike."""
+    copies = (f"{name}#{number}" + "+" * more for more in count())
+    fresh = next(one for one in chain([name], copies) if one not in seen)
+    seen.add(fresh)
+    return fresh
 
 
 class Columns:
@@ -243,8 +256,10 @@ def _truth(record: Columns, value: Any) -> float:
         return 1.0
     if isinstance(value, str) and _WRONG.fullmatch(value.strip()):
         return 0.0
-    if isinstance(value, bool | int | float) and abs(value) < float("inf"):
-        return float(value)
+    if isinstance(value, bool | int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
+        with suppress(OverflowError):  # a whole number may be larger than any float
+            if math.isfinite(truth := float(value)):
+                return truth
     raise record.fields.error(record["label"], "true or false, correct or incorrect, or a finite number")
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from transformers_egrm.evaluation.asking import Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields, part_of
-from transformers_egrm.evaluation.intervals import Sample, mean_of
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of
 from transformers_egrm.evaluation.scoring import Benchmark, Row, Score, Table, each, group_cells, missing, row
 
 

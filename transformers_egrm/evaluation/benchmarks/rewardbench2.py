@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data
-from transformers_egrm.evaluation.intervals import Figure, Sample, mean_of
-from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, best_credit, missing
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of, shared_credit
+from transformers_egrm.evaluation.metrics.leaderboards import (
+    TIES,
+    TIES_PARTS,
+    spread_of,
+    ties_by_question,
+    ties_score,
+)
+from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, missing
 
 
-TIES = "Ties"
 COUNTS = {"Factuality": 475, "Precise IF": 160, "Math": 183, "Safety": 450, "Focus": 495, TIES: 102}
-_TIES_CELLS = {"tied accuracy": 0.30, "ref accuracy": 0.30, "preferred": 0.20, "preferred, hard": 0.20, "margin": 0.01}
-"""What each part weighs in the score of the subset Ties."""
 
 
 def read(data: Data) -> Iterator[Question]:
@@ -42,28 +45,24 @@ def read(data: Data) -> Iterator[Question]:
             prompt=prompt,
             responses=chosen + rejected,
             truths=(1.0,) * len(chosen) + (0.0,) * len(rejected),
-            # Outside Ties, only the first of the right answers is compared; in Ties, scores themselves are.
-            pairs=() if subset == TIES else tuple((0, len(chosen) + i) for i in range(len(rejected))),
+            # In Ties, scores themselves are compared; elsewhere the first answer is the one to pick.
+            pairs=() if subset == TIES else tuple((0, other) for other in range(1, len(chosen) + len(rejected))),
         )
 
 
 def cells(judged: Sequence[Judged]) -> list[Cells]:
     """`credit` of a choice, and in Ties the parts of its score; a tied question also holds what its reference adds."""
-    spreads = {one.question.id: _spread(one) for one in judged if one.question.subset == TIES}
+    ties = [one for one in judged if one.question.subset == TIES]
+    spreads = [spread_of(one.scores, int(sum(one.question.truths))) for one in ties]
+    parts = iter(ties_by_question([one.question.id.removeprefix(f"{TIES}/") for one in ties], spreads))
     found: list[Cells] = []
     for one in judged:
-        name = one.question.id
-        if one.question.subset != TIES:
-            credit = best_credit(one)
+        if one.question.subset == TIES:
+            cell = next(parts)
+            found.append(cell | {"right": cell.get("tied accuracy", cell.get("ref accuracy", 0.0))})
+        else:
+            credit = shared_credit([one.beats(*pair) for pair in one.question.pairs])
             found.append({"credit": credit, "right": float(credit == 1)})
-            continue
-        kind, _, number = name.removeprefix(f"{TIES}/").partition(":")
-        spread = spreads[name]
-        accurate = float(spread is not None and spread[1] > 0)
-        cell: Cells = {f"{kind} accuracy": accurate, "right": accurate}
-        if kind == "tied" and (reference := f"{TIES}/ref:{number}") in spreads:
-            cell |= _ties(spread, spreads[reference])
-        found.append(cell)
     return found
 
 
@@ -76,43 +75,14 @@ def score(sample: Sample) -> Score:
     ]
     parts = []
     if TIES in sample.subsets:
-        parts = [Row(cell, sample.count(cell), (sample.mean(cell),)) for cell in _TIES_CELLS]
-        rows.append(Row(TIES, len(sample.rows("right", (TIES,))), (_ties_score(sample),)))
+        parts = [Row(cell, sample.count(cell), (sample.mean(cell),)) for cell in TIES_PARTS]
+        score = ties_score({cell: sample.mean(cell) for cell in TIES_PARTS})
+        rows.append(Row(TIES, sample.count("right", (TIES,)), (score,)))
     total = mean_of([row.figures[0] for row in rows])
     tables = [Table("RewardBench 2", ("score",), (*rows, Row("Score, mean of subsets", len(sample.items), (total,))))]
     if parts:
         tables.append(Table("RewardBench 2, parts of Ties", ("value",), tuple(parts)))
     return Score("score, mean of subsets", total, tuple(tables), missing(sample, COUNTS, "The score"))
-
-
-def _ties_score(sample: Sample) -> Figure:
-    # A part that no question has adds nothing, as upstream, which takes the accuracy of no reference as 0.
-    return np.sum([weight * np.nan_to_num(sample.mean(cell)) for cell, weight in _TIES_CELLS.items()], axis=0)
-
-
-def _spread(judged: Judged) -> tuple[float, float] | None:
-    """Spread of the right answers' scores, and the worst right answer's lead on the best wrong one; None without scores."""
-    if not judged.scores or any(score is None for score in judged.scores):
-        return None
-    scores, right = np.array(judged.scores, dtype=float), np.array(judged.question.truths) > 0
-    return float(np.ptp(scores[right])), float(scores[right].min() - scores[~right].max())
-
-
-def _ties(tied: tuple[float, float] | None, reference: tuple[float, float] | None) -> Cells:
-    if tied is None:
-        return {"preferred": 0.0, "preferred, hard": 0.0, "margin": 0.0}
-    spread, lead = tied
-    found = {"preferred": float(lead > spread)}
-    if reference is None:  # a failed verdict earns nothing, and says nothing about the margin
-        return found | {"preferred, hard": 0.0, "margin": 0.0}
-    smaller = min(lead, reference[1])
-    found["preferred, hard"] = float(smaller > spread)
-    if spread == 0:
-        # The limits of tanh(x / 0 - 1): 0 / 0 counts as 0.
-        found["margin"] = float(np.sign(smaller))
-    else:
-        found["margin"] = float(np.tanh(smaller / spread - 1))
-    return found
 
 
 BENCHMARK = Benchmark(

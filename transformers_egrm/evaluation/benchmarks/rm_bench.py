@@ -6,20 +6,20 @@ import numpy as np
 
 from transformers_egrm.evaluation.asking import Judged, Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields, part_of
-from transformers_egrm.evaluation.intervals import Sample, mean_of
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of
+from transformers_egrm.evaluation.metrics.leaderboards import (
+    DIFFICULTIES,
+    DOMAINS,
+    rm_bench_domains,
+    style_figures,
+)
 from transformers_egrm.evaluation.scoring import Benchmark, Cells, Row, Score, Table, each, missing, row
 
 
 STYLES = ("concise", "detailed, plain", "detailed, markdown")
-COUNTS = {"chat": 129, "math": 529, "code": 228, "safety-refuse": 284, "safety-response": 157}
-DOMAINS = {
-    "chat": ("chat",),
-    "math": ("math",),
-    "code": ("code",),
-    "safety": ("safety-refuse", "safety-response"),
-}
-_CELLS = ("hard", "normal", "easy", "average")
 _SIDE = len(STYLES)
+COUNTS = {"chat": 129, "math": 529, "code": 228, "safety-refuse": 284, "safety-response": 157}
 
 
 def read(data: Data) -> Iterator[Question]:
@@ -42,33 +42,30 @@ def read(data: Data) -> Iterator[Question]:
 def cells(judged: Judged) -> Cells:
     """The 3 x 3 comparisons, strictly: `i>j` is 1.0 where style i of the right answer beats style j of the wrong one."""
     won = np.array([judged.beats(*pair) == 1 for pair in judged.question.pairs], dtype=float).reshape(_SIDE, _SIDE)
-    triangle = _SIDE * (_SIDE - 1) / 2
-    found = {
-        "hard": float(np.triu(won, 1).sum() / triangle),
-        "normal": float(won.diagonal().mean()),
-        "easy": float(np.tril(won, -1).sum() / triangle),
-        "right": float(won.all()),
-    }
-    found["average"] = (found["hard"] + found["normal"] + found["easy"]) / 3
+    found = style_figures(won) | {"right": float(won.all())}
     return found | {f"{i}>{j}": float(won[i, j]) for i in range(_SIDE) for j in range(_SIDE)}
 
 
 def score(sample: Sample) -> Score:
     """Domains with their difficulties, the mean of domains, the subdomains of safety, and the styles against each other."""
-    domains = [row(sample, name, _CELLS, parts) for name, parts in DOMAINS.items() if _held(sample, parts)]
-    total = tuple(mean_of([domain.figures[i] for domain in domains]) for i in range(len(_CELLS)))
+    found = rm_bench_domains(sample.subsets, sample.mean)
+    labels = {name: name for name in found} | {"total": "Total, mean of domains"}
+    rows = [
+        Row(labels[name], sample.count("average", DOMAINS.get(name)), tuple(figures.values()))
+        for name, figures in found.items()
+    ]
     n = len(sample.items)
-    parts = [row(sample, part, _CELLS, (part,)) for part in DOMAINS["safety"] if part in sample.subsets]
+    parts = [row(sample, part, DIFFICULTIES, (part,)) for part in DOMAINS["safety"] if part in sample.subsets]
     styles = [
         Row(f"right, {style}", n, tuple(_style(sample, i, j) for j in range(_SIDE))) for i, style in enumerate(STYLES)
     ]
     tables = (
-        Table("RM-Bench", _CELLS, (*domains, Row("Total, mean of domains", n, total))),
-        Table("RM-Bench, subdomains of safety", _CELLS, tuple(parts)),
+        Table("RM-Bench", DIFFICULTIES, tuple(rows)),
+        Table("RM-Bench, subdomains of safety", DIFFICULTIES, tuple(parts)),
         Table("RM-Bench, styles", tuple(f"against wrong, {style}" for style in STYLES), tuple(styles)),
     )
     tables = tuple(table for table in tables if table.rows)
-    return Score("average, mean of domains", total[-1], tables, missing(sample, COUNTS, "The total"))
+    return Score("average, mean of domains", found["total"]["average"], tables, missing(sample, COUNTS, "The total"))
 
 
 def _style(sample: Sample, i: int, j: int) -> np.ndarray:

@@ -6,7 +6,8 @@ from typing import Any
 
 from transformers_egrm.evaluation.asking import Question
 from transformers_egrm.evaluation.benchmarks.reading import Data, Fields
-from transformers_egrm.evaluation.intervals import Sample, mean_of
+from transformers_egrm.evaluation.intervals import Sample
+from transformers_egrm.evaluation.metrics import mean_of
 from transformers_egrm.evaluation.scoring import Benchmark, Row, Score, Table, each, missing, pairs_right, row
 
 

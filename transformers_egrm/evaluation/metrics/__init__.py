@@ -13,14 +13,28 @@ from transformers_egrm.evaluation.metrics.calibration import (
     calibration_error,
     reliability,
 )
+from transformers_egrm.evaluation.metrics.choices import (
+    Decision,
+    all_won,
+    best_of_n,
+    choice_figures,
+    concordance,
+    decide,
+    order_accuracy,
+    order_figures,
+    shared_credit,
+    together,
+)
 from transformers_egrm.evaluation.metrics.intervals import Estimate, bootstrap, median, wilson
+from transformers_egrm.evaluation.metrics.leaderboards import mean_of, rewardbench, rewardbench2, rm_bench
 from transformers_egrm.evaluation.metrics.order import auroc, pairwise_accuracy, rank_correlation
 from transformers_egrm.evaluation.metrics.repetition import self_bleu
 from transformers_egrm.evaluation.metrics.routes import RoutingMetrics, Votes, consensus, routing, takes_short
 
 
 __all__ = [
-    "BINNINGS", "Estimate", "ReliabilityBin", "RoutingMetrics", "Votes", "auroc", "bootstrap", "brier",
-    "calibration_error", "consensus", "median", "pairwise_accuracy", "rank_correlation", "reliability", "routing",
-    "self_bleu", "takes_short", "wilson",
+    "BINNINGS", "Decision", "Estimate", "ReliabilityBin", "RoutingMetrics", "Votes", "all_won", "auroc",
+    "best_of_n", "bootstrap", "brier", "calibration_error", "choice_figures", "concordance", "consensus", "decide", "mean_of", "median",
+    "order_accuracy", "order_figures", "pairwise_accuracy", "rank_correlation", "reliability", "rewardbench", "rewardbench2", "rm_bench",
+    "routing", "self_bleu", "shared_credit", "takes_short", "together", "wilson",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ class ScorerStageConfig:
     kind: str = "generator_state"
     """`generator_state`: a head on the generator's own states, for next to nothing. `encoder`: reads prompt and chain."""
     pooling: str = "mean"
-    """Which states kind `generator_state` reads: `mean` over a candidate's tokens, or the one behind its `last`. Behind an end
-    token, where a generator was taught to write nothing, that one says little."""
+    """Which states kind `generator_state` reads: `mean` over a candidate's tokens, or the one at its `last` token.
+    At an end token this state says little, because the generator was taught to write nothing after it."""
     encoder: str | None = None
     """Encoder to start from: folder or Hub id. None: a small BERT from scratch, with the sizes below."""
     hidden_size: int = 32
@@ -30,7 +30,7 @@ class ScorerStageConfig:
     max_tokens: int = 256
     """Most tokens of prompt and chain; longer prompts lose their middle."""
     examples: int = 4000
-    """Training examples that candidates are sampled for, behind those that the generator was trained on."""
+    """Training examples that candidates are sampled for; they come after those that the generator was trained on."""
     data_options: dict[str, Any] | None = None
     """Keyword arguments of `examples` for them, such as a harder mix, whose chains differ more often; drawn
     under a seed of their own. None: the data's own."""

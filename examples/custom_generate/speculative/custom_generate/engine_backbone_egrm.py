@@ -188,7 +188,7 @@ class Backbone:
                 rows = token_ids.to(head.weight.device)
                 bias = None if head.bias is None else head.bias[rows]
                 logits = torch.nn.functional.linear(hidden.to(head.weight.device), head.weight[rows], bias)
-        # Division, multiplication and soft cap are all that Transformers' decoders put behind the head; `check_head`
+        # Division, multiplication and soft cap are all that Transformers' decoders do after the head; `check_head`
         # proves it for the model at hand.
         logits = logits.float()
         config = self.config
@@ -208,7 +208,7 @@ class Backbone:
         """Compare `logits` with the model's own forward once.
 
         Raises:
-            UnsupportedModelError: They differ: the model does something behind its head that is not known here.
+            UnsupportedModelError: They differ: the model does something after its head that is not known here.
         """
         fault = self.fact("head", self._head_fault)
         if fault is not None:
