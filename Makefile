@@ -1,4 +1,4 @@
-.PHONY: check format test slow gpu examples docs ci
+.PHONY: check format test slow browser gpu examples docs ci
 
 check:  ## lint, layout, types, the direction of imports
 	ruff check .
@@ -15,6 +15,9 @@ test:  ## the fast suite
 
 slow:  ## needs the `weights` extra
 	pytest -q -m slow
+
+browser:  ## opens the pages of `egrm bench report`; needs the `browser` extra, Chromium and its driver
+	pytest -q -m slow tests/test_page_browser.py
 
 gpu:  ## needs an accelerator
 	pytest -q -m gpu

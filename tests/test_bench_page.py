@@ -1,40 +1,21 @@
-"""The page of runs: self-contained, safe with any text, and alive in a browser."""
+"""The page of runs: self-contained, and safe with any text. `test_page_browser.py` opens it."""
 
+import base64
+import hashlib
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_tools import FEW, write
+from bench_tools import write
 from cli_tools import egrm
+from page_tools import NASTY, run_folder
 
-from transformers_egrm.evaluation.benchmarks import load_benchmark
-from transformers_egrm.evaluation.benchmarks.reading import Data
-from transformers_egrm.evaluation.judges import callable_judge
+from transformers_egrm.data.writers import write_rows
 from transformers_egrm.evaluation.page import outcome_of, read_scores, render
-from transformers_egrm.evaluation.report import read_run, results_of, write_run
-from transformers_egrm.evaluation.runner import evaluate
+from transformers_egrm.evaluation.report import read_run
 from transformers_egrm.modeling.errors_egrm import DataError
-
-
-NASTY = "</script><img src=x onerror=\"document.title='broken'\"><!-- \ud800 \u2028 é"
-
-
-def run_folder(folder: Path, count: int = 6) -> Path:
-    """A run over pairs of which every third one is wrong; the texts are nasty."""
-    rows = [
-        {"id": number, "prompt": f"{NASTY} {number}".replace("\ud800", ""), "chosen": "x" * (1 + (number % 3 > 0)),
-         "rejected": "x" * (2 - (number % 3 > 0))}
-        for number in range(count)
-    ]  # fmt: skip
-    path = write(folder / "own.jsonl", rows)
-    judge = callable_judge(lambda prompt, response: len(response), "longer words")
-    run = evaluate(load_benchmark("own"), Data(path=str(path)), judge, settings=FEW)
-    write_run(run, results_of(run), folder / "run")
-    return folder / "run"
 
 
 def item(**values: Any) -> dict[str, Any]:
@@ -66,16 +47,33 @@ def test_the_page_loads_nothing_and_no_text_ends_its_data(tmp_path: Path):
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     (run,) = json.loads(data.group(1))
-    assert "</script>" in run["items"][0]["prompt"]
+    assert run["items"][0]["prompt"] == f"{NASTY} 0"
+
+
+def test_the_page_allows_its_own_style_and_script_alone(tmp_path: Path):
+    page = render([read_run(run_folder(tmp_path))])
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
+    assert policy is not None
+    assert "unsafe" not in policy[1]
+    for name, tag in (("style", "<style>(.*?)</style>"), ("script", "<script>(.*?)</script>")):
+        (text,) = re.findall(tag, page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}';" in policy[1]
+
+
+def test_numbers_that_json_does_not_know_are_absent(tmp_path: Path):
+    results, items = read_run(run_folder(tmp_path))
+    items[0]["cells"]["odd"] = float("nan")
+    assert '"odd":null' in render([(results, items)])
 
 
 def test_scores_of_the_command_line_become_items_without_a_truth(tmp_path: Path):
-    rows = [{"record": 1, "id": None, "reward": 7.0, "status": "ok", "verdict": "7", "prompt": "q", "response": "a",
-             "rationale": "because"}]  # fmt: skip
+    rows = [{"record": 1, "id": None, "reward": 0.0, "status": "ok", "verdict": "0", "prompt": "q", "response": "a",
+             "truncated": False, "rationale": "because"}]  # fmt: skip
     results, (one,) = read_scores(write(tmp_path / "scores.jsonl", rows))
     assert results["headline"] is None
     assert one["asks"] == [
-        {"reward": 7.0, "verdict": "7", "status": "ok", "shown": [0], "details": {"rationale": "because"}}
+        {"reward": 0.0, "verdict": "0", "status": "ok", "shown": [0], "details": {"rationale": "because"}}
     ]
     assert "because" in render([(results, [one])])
     with pytest.raises(DataError, match=r"Record 1 of .* must be a result"):
@@ -99,73 +97,32 @@ def test_a_scores_account_shows_probes_candidates_and_operations(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_of_scores_is_read_as_its_lines_are(tmp_path: Path, kind: str):
+    account = {"stage": "probes", "labels": ["0"], "probes": [{"prompt": 0, "temperature": 1.0, "top_p": 0.9, "verdict": "0",
+               "text": " 0"}], "verdict_probs": [], "candidates": [], "chosen": None, "flops": 5.0}  # fmt: skip
+    rows = [
+        {"id": "a", "reward": 0.0, "verdict": "0", "consensus": 1.0, "status": "ok", "tokens": 2, "truncated": True, "account": account},
+        {"id": "b", "reward": None, "verdict": None, "consensus": None, "status": "no_verdict", "tokens": 0, "truncated": False,
+         "account": None},
+    ]  # fmt: skip
+    write_rows(lambda: rows, str(tmp_path / f"scores.{kind}"), {})
+    _, lines = read_scores(write(tmp_path / "scores.jsonl", rows))
+    assert read_scores(tmp_path / f"scores.{kind}")[1] == lines
+    assert lines[0]["asks"][0]["details"]["probes"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("reward", "much"), ("reward", "true"), ("account", "3"), ("consensus", [1])]
+)
+def test_a_result_that_was_written_over_is_refused_with_its_field(tmp_path: Path, field: str, value: Any):
+    path = write(tmp_path / "scores.jsonl", [{"reward": 1.0, "status": "ok", field: value}])
+    with pytest.raises(DataError, match=rf"Record 1 of .*: `{field}` must be"):
+        read_scores(path)
+
+
 def test_the_command_writes_a_page_of_several_runs(tmp_path: Path):
     folder = run_folder(tmp_path)
     assert egrm("bench", "report", folder, folder, "-o", tmp_path / "page.html") == 0
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
     assert egrm("bench", "report", tmp_path / "nothing", "-o", tmp_path / "page.html") == 1
-
-
-# -- in a browser -------------------------------------------------------------------------------------------------------
-
-
-def browse(page: Path, address: str = "", width: int = 1280) -> str:
-    """The page's elements as headless Chromium ends up with them."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("needs Chromium to open the page")
-    words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=8000",
-             "--dump-dom", f"{page.as_uri()}{address}"]  # fmt: skip
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-def with_script(page: str, script: str) -> str:
-    return page.replace("</body>", f"<script>{script}</script></body>")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_reader_filters_the_wrong_items_and_opens_one(tmp_path: Path, width: int):
-    results, items = read_run(run_folder(tmp_path))
-    items[0]["asks"][0]["details"] = {
-        "probes": [{"name": "rung 1", "distribution": {"7": 0.8, "3": 0.2}}],
-        "candidates": [{"verdict": "7", "score": 0.5, "text": "a chain", "chosen": True}],
-    }
-    page = tmp_path / "page.html"
-    clicks = (
-        "document.querySelector('[data-filter=wrong]').click(); document.querySelector('#list [data-item]').click();"
-    )
-    page.write_text(with_script(render([(results, items)]), clicks), "utf-8")
-    seen = browse(page, width=width)
-    assert "2 of 6 items" in seen
-    assert 'data-item="0" aria-current="true"' in seen
-    assert "rung 1" in seen
-    assert 'style="width: 80%"' in seen
-    assert "Candidate 1: 7, score 0.5000, chosen" in seen
-    assert "<title>Judges on benchmarks</title>" in seen  # the image in the prompt stayed text
-    assert "<img" not in seen.partition("<script")[0]
-
-
-@pytest.mark.slow
-def test_an_address_opens_the_page_at_an_item(tmp_path: Path):
-    page = tmp_path / "page.html"
-    page.write_text(render([read_run(run_folder(tmp_path))]), "utf-8")
-    seen = browse(page, "#filter=wrong&item=3")
-    assert 'data-filter="wrong" aria-pressed="true"' in seen
-    assert 'data-item="3" aria-current="true"' in seen
-
-
-@pytest.mark.slow
-def test_three_thousand_items_are_ready_within_two_seconds(tmp_path: Path):
-    results, items = read_run(run_folder(tmp_path))
-    text = "The answer needs some words, as answers do. " * 40
-    many = [one | {"id": str(number), "prompt": f"{number} {text}", "responses": [text, text]}
-            for number, one in enumerate(items * 500)]  # fmt: skip
-    page = tmp_path / "page.html"
-    page.write_text(render([(results, many)]), "utf-8")
-    seen = browse(page)
-    ready = re.search(r'data-ready="(\d+)"', seen)
-    assert ready is not None
-    assert "3000 of 3000 items" in seen
-    assert int(ready.group(1)) < 2000

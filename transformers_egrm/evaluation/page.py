@@ -1,14 +1,19 @@
 """Runs as one HTML page that needs nothing else: the tables, charts, and every item with how it was judged.
 
-The page carries its data as JSON and draws itself; it loads no file and reaches no network, which its content policy
-forbids. Texts from the data become text nodes, never markup. `#run=0&filter=wrong,long&item=ID` in its address opens it
-at an item.
+The page carries its data as JSON and draws itself: `page.html` is its frame, `page.css` its looks, `page.js` what it does.
+It loads no file and reaches no network. Its content policy forbids both, and any style or script but these two, which it
+names by their digests. Texts from the data become text nodes, never markup. `#run=0&filter=wrong,long&item=ID` in its
+address opens it at an item.
 
 An item's `details` are shown as they are, but for three names: `probes`, a list of `{"name", "distribution": {verdict:
 share}}`, drawn as bars; `candidates`, a list of `{"verdict", "score", "text", "kind", "chosen"}`; and `rationale`, a text.
 """
 
+import base64
+import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +24,12 @@ from transformers_egrm.evaluation.report import beaten_by, read_run
 from transformers_egrm.modeling.errors_egrm import DataError
 
 
-_TEMPLATE = Path(__file__).with_name("page.html")
-_PLACE = "/*DATA*/"
-_RESULT_FIELDS = ("reward", "verdict", "status", "consensus", "route", "tokens", "flops", "truncated", "error")
+_FOLDER = Path(__file__).parent
+_TEXTS, _NUMBERS, _OTHERS = (
+    ("verdict", "status", "route", "error"),
+    ("reward", "consensus", "tokens"),
+    ("truncated", "account"),
+)
 
 
 def render(runs: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> str:
@@ -38,9 +46,33 @@ def render(runs: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
         }
         for results, items in runs
     ]
-    # ASCII alone, and no tag: whatever a text holds, it cannot end the element that carries it.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return _TEMPLATE.read_text("utf-8").replace(_PLACE, text)
+    style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    parts = {
+        "TITLE": "Judges on benchmarks" if any(results["headline"] for results, _ in runs) else "Why these rewards",
+        "STYLE": style,
+        "STYLE_HASH": _policy_hash(style),
+        "SCRIPT": script,
+        "SCRIPT_HASH": _policy_hash(script),
+        # ASCII alone, and no tag: whatever a text holds, it cannot end the element that carries it.
+        "DATA": json.dumps(_finite(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    # One pass over the frame: a text that looks like a place in it stays a text.
+    frame = (_FOLDER / "page.html").read_text("utf-8")
+    return re.sub(r"\{\{([A-Z_]+)\}\}", lambda place: parts[place[1]], frame)
+
+
+def _policy_hash(text: str) -> str:
+    # As a content policy names an element that may be used: the page may use no other.
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _finite(value: Any) -> Any:
+    # JSON as browsers read it has no NaN, which Python's writes.
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_any(place: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -67,12 +99,12 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
         if "status" not in row or "reward" not in row:
             raise DataError(f"Record {record.number} of {path} must be a result with `reward` and `status`, it has "
                             f"{', '.join(row) or 'no field'}.", "Name a run's folder, or the output of `egrm score`.")  # fmt: skip
+        said = _said(row, f"Record {record.number} of {path}")
         texts = [row[name] for name in ("response", "response_a", "response_b") if isinstance(row.get(name), str)]
-        ask = {name: row[name] for name in _RESULT_FIELDS if row.get(name) not in (None, "", False)}
-        account = row["account"] if isinstance(row.get("account"), Mapping) else None
-        ask |= {} if account is None else {"flops": account["flops"]}
+        account = said.pop("account", None)
         details = {} if account is None else details_of(account)
         details |= {"rationale": row["rationale"]} if row.get("rationale") else {}
+        ask = said | ({} if account is None else {"flops": account["flops"]})
         items.append({
             "id": str(row.get("id") or record.number), "question_id": str(record.number), "subset": "all", "cells": {},
             "prompt": row["prompt"] if isinstance(row.get("prompt"), str | list) else "", "responses": texts, "truths": [],
@@ -87,6 +119,32 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]
         "settings": {}, "provenance": {},
     }  # fmt: skip
     return results, items
+
+
+def _said(row: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """What a result says, without what is absent.
+
+    CSV holds every value as text, Parquet those that are no column's type, such as the account.
+    """
+    said = {}
+    for name in (*_TEXTS, *_NUMBERS, *_OTHERS):
+        value = row.get(name)
+        if name not in _TEXTS and isinstance(value, str) and value:
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise DataError(f"{place}: `{name}` must be as `egrm score` writes it, got {value[:40]!r}.") from None
+        if value not in (None, "") and value is not False:  # a reward of 0 equals False, and is one
+            said[name] = value
+    wrong = [
+        name
+        for name in _NUMBERS
+        if isinstance(said.get(name, 0), bool) or not isinstance(said.get(name, 0), int | float)
+    ]
+    if wrong or not isinstance(said.get("account", {}), Mapping):
+        name = wrong[0] if wrong else "account"
+        raise DataError(f"{place}: `{name}` must be {'a number' if wrong else 'an object'}, got {said[name]!r}.")
+    return said
 
 
 def outcome_of(item: Mapping[str, Any]) -> dict[str, Any]:
