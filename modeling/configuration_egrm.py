@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
+from .judge_certificate_egrm import check_certificate
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 from .prompt_task_egrm import JudgeTask
 
@@ -33,7 +34,8 @@ class EGRMConfig(PreTrainedConfig):
     (`EGRMConfig(num_chains=2)`). `base_models` are the components' Hub ids, for the model card. `card` is what else the card
     says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
     `example` (a record); who trains the weights for another use sets another. `no_verdict_reward` is what `forward` gives a
-    trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN.
+    trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN. `certificate` is what the owner's
+    labels allow to be promised of the threshold, and what the promise is bound to; `egrm calibrate` writes it.
     """
 
     model_type = "egrm_reward"
@@ -56,6 +58,7 @@ class EGRMConfig(PreTrainedConfig):
     no_verdict_reward: float | None = None
     task: dict | None = None
     judging: dict | None = None
+    certificate: dict | None = None
     base_models: Sequence[str] = ()
     card: dict | None = None
     initializer_range: float = 0.02
@@ -86,6 +89,7 @@ class EGRMConfig(PreTrainedConfig):
         need(is_count(tokens) and tokens >= 8, "scorer_max_tokens", tokens, "at least 8 tokens")
         keys = f"a mapping with keys out of {', '.join(CARD_KEYS)}"
         need(set(self.card or ()) <= set(CARD_KEYS), "card", self.card, keys)
+        check_certificate(self.certificate)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)

@@ -15,6 +15,7 @@ from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags, nee
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
+NEVER_SHORT = 2.0  # as tau: no agreement reaches it
 EXACT_KINDS = (
     "pairwise",
     "binary",
@@ -71,13 +72,14 @@ class ConsensusOptions:
     """`sampled`: share of the most frequent probe verdict. `exact`: largest ladder-averaged verdict probability. By default
     exact for pairwise and binary verdicts, else sampled."""
     consensus_threshold: float = 0.8
-    """tau, in [0, 1]: at or above it the short path is taken."""
+    """tau, in [0, 1]: at or above it the short path is taken. 2 keeps everything on the long path (`NEVER_SHORT`)."""
     reward: str = "verdict"
     """`verdict`: the chosen verdict's reward. `expected`: mean reward under the exact verdict distribution."""
 
     def __post_init__(self) -> None:
         tau = self.consensus_threshold
-        need(is_finite(tau) and 0 <= tau <= 1, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
+        fits = is_finite(tau) and (0 <= tau <= 1 or tau == NEVER_SHORT)
+        need(fits, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
         need_one_of(self, consensus=(None, "sampled", "exact"), reward=("verdict", "expected"))
 
 
@@ -213,6 +215,7 @@ STORED_NAMES = tuple(field.name for group in GROUPS[:-1] for field in fields(gro
 
 
 __all__ = [
+    "NEVER_SHORT",
     "ChainOptions",
     "ConsensusOptions",
     "DraftingOptions",
