@@ -12,6 +12,7 @@ from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
 from .judge_certificate_egrm import check_certificate
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 from .prompt_task_egrm import JudgeTask
+from .verdict_calibration_egrm import check_tables
 
 
 SCORER_KINDS = ("encoder", "generator_state")
@@ -35,7 +36,8 @@ class EGRMConfig(PreTrainedConfig):
     says, so that it travels with the weights: `warning` (Markdown), `license` and `language` (as the Hub spells them) and
     `example` (a record); who trains the weights for another use sets another. `no_verdict_reward` is what `forward` gives a
     trainer where there is no verdict, None for NaN; a judgement's own reward stays NaN. `certificate` is what the owner's
-    labels allow to be promised of the threshold, and what the promise is bound to; `egrm calibrate` writes it.
+    labels allow to be promised of the threshold, and what the promise is bound to; `calibration` are the tables behind a
+    result's `confidence`. `egrm calibrate` writes both.
     """
 
     model_type = "egrm_reward"
@@ -59,6 +61,7 @@ class EGRMConfig(PreTrainedConfig):
     task: dict | None = None
     judging: dict | None = None
     certificate: dict | None = None
+    calibration: dict | None = None
     base_models: Sequence[str] = ()
     card: dict | None = None
     initializer_range: float = 0.02
@@ -90,6 +93,7 @@ class EGRMConfig(PreTrainedConfig):
         keys = f"a mapping with keys out of {', '.join(CARD_KEYS)}"
         need(set(self.card or ()) <= set(CARD_KEYS), "card", self.card, keys)
         check_certificate(self.certificate)
+        check_tables(self.calibration)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)

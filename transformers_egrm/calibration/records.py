@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformers_egrm.data.records import read_records
-from transformers_egrm.data.writers import write_rows
 from transformers_egrm.modeling.errors_egrm import DataError, InputError
 
 
@@ -203,42 +201,28 @@ def _warnings(labelled: Labelled) -> list[str]:
     return found
 
 
-def write_items(path: str, items: Sequence[CalibrationItem]) -> None:
-    """Write judged items, a JSON line each.
+def row_of(item: CalibrationItem) -> dict[str, Any]:
+    """An item as plain data.
 
     Args:
-        path: The file, .jsonl.
-        items: The items.
+        item: The item.
     """
-    write_rows(lambda: map(asdict, items), path, {})
+    return asdict(item) | {"probs": list(item.probs)}
 
 
-def read_items(path: str) -> list[CalibrationItem]:
-    """The items that `write_items` wrote.
+def item_of(row: Mapping[str, Any]) -> CalibrationItem:
+    """The item that `row_of` wrote.
 
     Args:
-        path: The file.
+        row: Its fields.
 
     Raises:
-        DataError: A line is no item.
+        DataError: The row is no item.
     """
-    found = []
-    for record in read_records(path):
-        try:
-            found.append(item_of(record.values or {}))
-        except TypeError as error:
-            raise DataError(f"Line {record.number} of {path} is no judged item: {error}.",
-                            "Write the file with `egrm calibrate --judged FILE`.") from error  # fmt: skip
-    return found
+    try:
+        return CalibrationItem(**{**row, "probs": tuple(row.get("probs") or ())})
+    except TypeError as error:
+        raise DataError(f"This is no judged item: {error}.", "Make the file with `egrm calibrate --judged FILE`.") from error
 
 
-def item_of(values: Mapping[str, Any]) -> CalibrationItem:
-    """An item from the plain data of `write_items`.
-
-    Args:
-        values: Its fields.
-    """
-    return CalibrationItem(**{**values, "probs": tuple(values.get("probs") or ())})
-
-
-__all__ = ["CalibrationItem", "Labelled", "check", "digest_of", "item_of", "read_items", "write_items"]
+__all__ = ["CalibrationItem", "Labelled", "check", "digest_of", "item_of", "row_of"]

@@ -11,6 +11,7 @@ from transformers_egrm.evaluation.metrics.calibration import (
     ReliabilityBin,
     brier,
     calibration_error,
+    debiased_calibration_error,
     reliability,
 )
 from transformers_egrm.evaluation.metrics.intervals import Estimate, bootstrap, median, wilson
@@ -21,6 +22,6 @@ from transformers_egrm.evaluation.metrics.routes import RoutingMetrics, Votes, c
 
 __all__ = [
     "BINNINGS", "Estimate", "ReliabilityBin", "RoutingMetrics", "Votes", "auroc", "bootstrap", "brier",
-    "calibration_error", "consensus", "median", "pairwise_accuracy", "rank_correlation", "reliability", "routing",
-    "self_bleu", "takes_short", "wilson",
+    "calibration_error", "consensus", "debiased_calibration_error", "median", "pairwise_accuracy", "rank_correlation",
+    "reliability", "routing", "self_bleu", "takes_short", "wilson",
 ]  # fmt: skip
