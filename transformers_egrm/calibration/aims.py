@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformers_egrm.calibration.records import Labelled
-from transformers_egrm.calibration.risk import betting_p, binomial_p
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
@@ -35,14 +34,15 @@ class Aim:
         Args:
             delta: One minus the confidence.
         """
+        share = f"{100 * self.level:.3g} %"
         words = {
-            "risk": f"of the answers that take the short path, at most {self.level:.3g} are wrong",
-            "harm": f"at most {self.level:.3g} of all answers take the short path and are wrong where chains are right",
+            "risk": f"of the answers that take the short path, at most {share} are wrong",
+            "harm": f"at most {share} of all answers take the short path and are wrong where chains are right",
             "within": f"accuracy is at most {100 * self.level:.3g} points below that of always thinking",
             "cost": f"an answer costs about {self.level:.4g} operations",
-            "share": f"about {self.level:.3g} of the answers take the short path",
+            "share": f"about {share} of the answers take the short path",
         }
-        sure = f", with confidence {1 - delta:.4g}" if self.promises else " (an estimate, no promise)"
+        sure = f", with confidence {100 * (1 - delta):.4g} %" if self.promises else " (an estimate, no promise)"
         return words[self.kind] + sure
 
     def losses(self, data: Labelled, short: Flags) -> NDArray[np.float64]:
@@ -65,38 +65,22 @@ class Aim:
         """The largest loss that a question can have."""
         return 1.0 - self.level
 
-    def trials(self, data: Labelled, short: Flags) -> tuple[int, int] | None:
-        """Failures and trials of an exact test at rate `level`, where every question has one item; else None.
+    def counts(self, data: Labelled, short: Flags) -> tuple[float, float]:
+        """Failures and trials of an exact test at rate `level`: whole numbers where every question has one item.
 
         Args:
             data: Labelled items.
             short: [N] which of them take the short path.
         """
-        if not data.one_each or self.kind == "within":
-            return None
         failed = short & ~data.short_right
         if self.kind == "harm":
-            return int((failed & data.long_right).sum()), len(data)
-        return int(failed.sum()), int(short.sum())
+            return float(data.per_question(failed & data.long_right).sum()), float(data.num_questions)
+        return float(data.per_question(failed).sum()), float(data.per_question(short).sum())
 
-    def p_value(self, tested: Labelled, short: Flags, chosen: Labelled, chosen_short: Flags, delta: float) -> float:
-        """P-value of H0, that the promise is broken.
-
-        The test is fixed by the shape of the data, not by its labels: exact where every question has one item, else betting.
-
-        Args:
-            tested: Items that have decided nothing so far.
-            short: [N] which of them take the short path.
-            chosen: Items of other questions; the bets are set by them.
-            chosen_short: Which of those take the short path.
-            delta: Level that the bets aim at.
-        """
-        counted = self.trials(tested, short)
-        if counted is not None:
-            failures, trials = counted
-            return binomial_p(failures, trials, self.level) if trials else 1.0
-        losses = self.losses(tested, short)
-        return betting_p(losses, self.most, self.losses(chosen, chosen_short), delta)
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Tests that it can be put to: `exact` counts failures of one item of each question, `betting` uses every item."""
+        return ("betting",) if self.kind == "within" else ("exact", "betting")
 
     def observed(self, data: Labelled, short: Flags) -> float | None:
         """The figure that the aim bounds, as it is in the data: questions count alike; None where it does not exist.

@@ -1,6 +1,7 @@
 """The certificate: what was found, what it covers and what breaks it, as data that travels with the checkpoint."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,9 +19,25 @@ BREAKS = (
     "the threshold is chosen anew on the same labels",
 )
 """What ends every promise; the first two are noticed when the checkpoint judges."""
+TESTS = {
+    "exact": "fixed sequence of exact binomial tests on one answer of each question",
+    "betting": "fixed sequence of betting tests on every answer",
+}
+"""How the threshold was tested."""
 
 
-def certify(model: Any, choice: Choice, data: Labelled, *, source: str, options: dict[str, Any] | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where labelled data come from."""
+
+    name: str
+    digest: str
+    """Of everything that was read, see `provenance.questions_digest`."""
+
+
+def certify(
+    model: Any, choice: Choice, data: Labelled, source: Source, options: dict[str, Any] | None = None
+) -> None:
     """Set a checkpoint's threshold, and store what was promised of it.
 
     Without a promise the checkpoint has no certificate; its threshold is then the estimate's, or never short.
@@ -29,7 +46,7 @@ def certify(model: Any, choice: Choice, data: Labelled, *, source: str, options:
         model: The judge; its configuration changes.
         choice: What was found.
         data: What it was found on.
-        source: What the labelled data are called.
+        source: Where the labels come from.
         options: Judging options that the items were judged with where they are not the checkpoint's; they become its own.
 
     Raises:
@@ -39,14 +56,14 @@ def certify(model: Any, choice: Choice, data: Labelled, *, source: str, options:
     model.config.certificate = certificate_of(model, choice, data, source) if choice.promised else None
 
 
-def certificate_of(model: Any, choice: Choice, data: Labelled, source: str) -> dict[str, Any]:
+def certificate_of(model: Any, choice: Choice, data: Labelled, source: Source) -> dict[str, Any]:
     """A certificate as plain data; its keys are `judge_certificate_egrm.KEYS`.
 
     Args:
         model: The judge, with the threshold and the options that are certified as its own.
         choice: With a promise.
         data: What it was found on.
-        source: What the labelled data are called.
+        source: Where the labels come from.
 
     Raises:
         ConfigError: Nothing was promised.
@@ -64,13 +81,13 @@ def certificate_of(model: Any, choice: Choice, data: Labelled, source: str) -> d
         "questions": choice.questions,
         "tested_questions": choice.tested_questions,
         "items": choice.items,
-        "test": "fixed sequence, " + ("exact binomial" if data.one_each and aim.kind != "within" else "betting"),
+        "test": TESTS[choice.test],
         "p_value": choice.p_value,
         "short_share": choice.short_share,
         "observed": choice.observed,
-        "data": data.digest(),
+        "data": source.digest,
         "date": datetime.now(UTC).date().isoformat(),
-        "covers": covers(data, source),
+        "covers": covers(data, source.name),
         "breaks": list(BREAKS),
     } | bind(model, model.config.judge_options(), chains=aim.kind != "risk")
 
@@ -97,10 +114,10 @@ def group_lines(choices: Sequence[Choice]) -> list[str]:
         choices: One for each group.
     """
     rows = [
-        f"| {one.group} | {one.threshold:g} | {one.short_share:.1%} | {'yes' if one.promised else one.reason} |"
+        f"| {one.group} | {one.threshold:g} | {one.short_share:.1%} | {'yes' if one.promised else f'no: {one.reason}'} |"
         for one in choices
     ]
-    return ["| group | threshold | short share | promised |", "|---|---|---|---|", *rows]
+    return ["| group | threshold | short share, of all | promised |", "|---|---|---|---|", *rows]
 
 
-__all__ = ["BREAKS", "certificate_of", "certify", "covers", "group_lines"]
+__all__ = ["BREAKS", "Source", "certificate_of", "certify", "covers", "group_lines"]

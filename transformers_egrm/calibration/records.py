@@ -118,6 +118,18 @@ class Labelled:
         order = np.argsort(self.owner, kind="stable")
         return np.split(order, np.cumsum(self.sizes)[:-1])
 
+    def thinned(self, seed: int) -> "Labelled":
+        """One item of each question, drawn whatever its label.
+
+        Args:
+            seed: Of the draw.
+        """
+        if self.one_each:
+            return self
+        random = np.random.default_rng(seed)
+        rows = [int(own[random.integers(len(own))]) for own in self._rows]
+        return Labelled([self.items[row] for row in rows], np.arange(len(rows)))
+
     def split(self, share: float, seed: int) -> "tuple[Labelled, Labelled]":
         """Two parts without a common question, each in the order of a draw.
 
@@ -128,11 +140,6 @@ class Labelled:
         order = np.random.default_rng(seed).permutation(self.num_questions)
         first = max(1, min(len(order) - 1, round(share * len(order))))
         return self.of(order[:first]), self.of(order[first:])
-
-    def digest(self) -> str:
-        """Sixteen hexadecimal digits that change with any item."""
-        rows = sorted(repr(asdict(item)) for item in self.items)
-        return hashlib.sha256("\n".join(rows).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def check(labelled: Labelled, least: int = 50) -> list[str]:

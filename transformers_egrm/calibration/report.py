@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers_egrm.calibration.certificate import BREAKS, covers, group_lines
+from transformers_egrm.calibration.certificate import BREAKS, Source, covers, group_lines
 from transformers_egrm.calibration.fitting import Calibration
 from transformers_egrm.calibration.thresholds import Choice
 
@@ -28,20 +28,20 @@ def outcome(choice: Choice) -> str:
     )
 
 
-def render(found: Calibration, *, judge: str, source: str, right: str, picture: str | None = None) -> str:
+def render(found: Calibration, *, judge: str, source: Source, right: str, picture: str | None = None) -> str:
     """The report.
 
     Args:
         found: What the labels allow.
         judge: What the judge is called.
-        source: What the data are called.
+        source: Where the labels come from.
         right: In words, what counts as right.
         picture: The reliability diagram's file, relative to the report.
     """
     data, choice = found.data, found.choice
     lines = [
         f"# Calibration of {judge}", "", f"**{outcome(choice)}**", "",
-        f"{data.num_questions:,} questions with {len(data):,} answers of {source} (data `{data.digest()}`). A verdict is "
+        f"{data.num_questions:,} questions with {len(data):,} answers of {source.name} (data `{source.digest}`). A verdict is "
         f"right where {right}. Short verdicts are right in {_share(data, data.short_right)}, those of the long path in "
         f"{_share(data, data.long_right)}; questions count alike.", "",
         *(f"- Note: {text}" for text in found.warnings), *([""] if found.warnings else []),
@@ -51,7 +51,7 @@ def render(found: Calibration, *, judge: str, source: str, right: str, picture: 
     if choice.steps:
         lines += ["## What was tested", "", *_steps(choice), ""]
     if choice.promised:
-        lines += ["## What the promise covers", "", *(f"- {text}" for text in covers(data, source)), "",
+        lines += ["## What the promise covers", "", *(f"- {text}" for text in covers(data, source.name)), "",
                   "## What breaks it", "", *(f"- {text}" for text in BREAKS), ""]  # fmt: skip
     if found.groups:
         lines += ["## By group", "", "Their promises hold together, with the whole delta shared between them.", "",

@@ -15,6 +15,7 @@ from transformers_egrm.modeling.errors_egrm import InputError
 
 
 _MOST_STAKED = 0.9  # of what one loss can take away: nothing is ever lost for good
+_STAKES = np.linspace(0.05, _MOST_STAKED, 18)
 
 
 def binomial_p(failures: int, trials: int, rate: float) -> float:
@@ -34,6 +35,31 @@ def binomial_p(failures: int, trials: int, rate: float) -> float:
     if not 0 <= failures <= trials:
         raise InputError(f"Failures lie between 0 and the {trials} trials, got {failures}.")
     return float(import_extra("scipy.stats", "eval").binom.cdf(failures, trials, rate))
+
+
+def expected_binomial_p(failures: float, trials: float, rate: float) -> float:
+    """`binomial_p` between whole numbers, to foresee a test.
+
+    Args:
+        failures: Expected failures.
+        trials: Expected trials.
+        rate: In (0, 1).
+    """
+    if failures >= trials:
+        return 1.0
+    return float(import_extra("scipy.special", "eval").betainc(trials - failures, failures + 1, 1 - rate))
+
+
+def expected_betting_p(losses: NDArray[np.float64], most: float, count: int) -> float:
+    """What a gambler who knows the losses of other questions expects of `betting_p`.
+
+    Args:
+        losses: [Q] losses of other questions.
+        most: The largest loss there can be.
+        count: How many questions will be tested.
+    """
+    growth = np.log1p(-np.outer(_STAKES / most, losses)).mean(-1).max()
+    return math.exp(-count * max(0.0, float(growth)))
 
 
 def hoeffding_bentkus_p(losses: NDArray[np.float64], bound: float) -> float:
@@ -129,4 +155,11 @@ def _within(losses: NDArray[np.float64], least: float, most: float) -> NDArray[n
     return losses.clip(least, most)
 
 
-__all__ = ["betting_p", "binomial_p", "hoeffding_bentkus_p", "labels_needed"]
+__all__ = [
+    "betting_p",
+    "binomial_p",
+    "expected_betting_p",
+    "expected_binomial_p",
+    "hoeffding_bentkus_p",
+    "labels_needed",
+]

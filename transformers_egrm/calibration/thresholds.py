@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from transformers_egrm.calibration.aims import Aim, Flags
 from transformers_egrm.calibration.records import Labelled
-from transformers_egrm.calibration.risk import labels_needed
+from transformers_egrm.calibration.risk import (
+    betting_p,
+    binomial_p,
+    expected_betting_p,
+    expected_binomial_p,
+    labels_needed,
+)
 from transformers_egrm.evaluation.metrics import takes_short
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
@@ -27,7 +33,6 @@ CHOOSING_SHARE = 0.25
 """Of the questions: choosing needs few, and what it takes the test lacks."""
 GRID_STEPS = 50
 _DIGITS = 6  # of a threshold: consensus within 1e-6 is equal to the router
-_STAKES = np.linspace(0.05, 0.95, 19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Choice:
     """At this threshold, of the tested items."""
     observed: float | None
     """See `Step`."""
+    test: str = "none"
+    """`exact`, `betting`, or `none` of an estimate; see `Aim.tests`."""
     group: str | None = None
     """Domain or verdict that it holds for; None: all items."""
     reason: str | None = None
@@ -118,35 +125,57 @@ def choose(
     if not aim.promises:
         return _estimate(data, aim, delta, grid)
     chosen, tested = data.split(choosing_share, seed)
-    sequence = _sequence(chosen, aim, grid_of(chosen.consensus) if grid is None else grid)
+    test, sequence = _plan(chosen, aim, grid_of(chosen.consensus) if grid is None else grid, tested.num_questions)
+    if test == "exact":
+        tested = tested.thinned(seed)
     steps: list[Step] = []
     for threshold in sequence:
-        steps.append(_test(aim, threshold, chosen, tested, delta))
+        steps.append(_test(aim, test, threshold, chosen, tested, delta))
         if steps[-1].p_value > delta * spend:
             break
     passed = [step for step in steps if step.p_value <= delta * spend]
-    sizes = {"questions": data.num_questions, "tested_questions": tested.num_questions, "items": len(data)}
+    about = {"questions": data.num_questions, "tested_questions": tested.num_questions, "items": len(data), "test": test}
     if passed:
-        return Choice(aim, delta, passed[-1].threshold, tuple(steps), **sizes,
+        return Choice(aim, delta, passed[-1].threshold, tuple(steps), **about,
                       short_share=passed[-1].short_share, observed=passed[-1].observed)  # fmt: skip
     reason, needed = _why_not(aim, delta * spend, steps, data, choosing_share)
-    return Choice(aim, delta, NEVER_SHORT, tuple(steps), **sizes, short_share=0.0, observed=None,
+    return Choice(aim, delta, NEVER_SHORT, tuple(steps), **about, short_share=0.0, observed=None,
                   reason=reason, labels_needed=needed)  # fmt: skip
 
 
-def _sequence(chosen: Labelled, aim: Aim, grid: Sequence[float]) -> Sequence[float]:
-    """The thresholds to test: from the one at which a bet against the null hypothesis grows fastest to the laxest."""
-    growth = []
-    for threshold in grid:
-        # One loss of full size beside what was seen: a start without failures is not yet a safe one.
-        losses = np.append(aim.losses(chosen, takes_short(chosen.consensus, threshold)), aim.most)
-        growth.append(np.log1p(-np.outer(_STAKES / aim.most, losses)).sum(-1).max())
-    return grid[int(np.argmax(growth)) :] if growth else ()
+def _plan(chosen: Labelled, aim: Aim, grid: Sequence[float], count: int) -> tuple[str, Sequence[float]]:
+    """The test, and the thresholds in order: from the one that is expected to pass most surely to the laxest.
+
+    Which test has more power depends on how alike the answers to one question are; the choosing questions tell.
+    """
+    expected = {
+        (test, place): _expected(chosen, aim, test, threshold, count)
+        for test in aim.tests for place, threshold in enumerate(grid)
+    }  # fmt: skip
+    if not expected:
+        return aim.tests[0], ()
+    test, place = min(expected, key=lambda key: expected[key])
+    return test, grid[place:]
 
 
-def _test(aim: Aim, threshold: float, chosen: Labelled, tested: Labelled, delta: float) -> Step:
-    short, chosen_short = (takes_short(part.consensus, threshold) for part in (tested, chosen))
-    p_value = aim.p_value(tested, short, chosen, chosen_short, delta)
+def _expected(chosen: Labelled, aim: Aim, test: str, threshold: float, count: int) -> float:
+    short = takes_short(chosen.consensus, threshold)
+    # Half a failure beside what was seen: a start without failures is not yet a safe one.
+    if test == "exact":
+        failures, trials = aim.counts(chosen, short)
+        scale = count / chosen.num_questions
+        return expected_binomial_p(scale * (failures + 0.5), scale * (trials + 0.5), aim.level)
+    return expected_betting_p(np.append(aim.losses(chosen, short), 0.5 * aim.most), aim.most, count)
+
+
+def _test(aim: Aim, test: str, threshold: float, chosen: Labelled, tested: Labelled, delta: float) -> Step:
+    short = takes_short(tested.consensus, threshold)
+    if test == "exact":
+        failures, trials = aim.counts(tested, short)
+        p_value = binomial_p(round(failures), round(trials), aim.level)
+    else:
+        known = aim.losses(chosen, takes_short(chosen.consensus, threshold))
+        p_value = betting_p(aim.losses(tested, short), aim.most, known, delta)
     return Step(threshold, p_value, float(tested.per_question(short).mean()), aim.observed(tested, short))
 
 

@@ -79,7 +79,7 @@ def calibrate(
     """
     from transformers_egrm.calibration.aims import parse_aim
     from transformers_egrm.calibration.calibrators import METHODS
-    from transformers_egrm.calibration.certificate import certify
+    from transformers_egrm.calibration.certificate import Source, certify
     from transformers_egrm.calibration.fitting import calibrate as fit
     from transformers_egrm.calibration.judging import judge_both_paths
     from transformers_egrm.calibration.report import outcome
@@ -87,10 +87,11 @@ def calibrate(
     from transformers_egrm.evaluation.benchmarks.reading import Data
     from transformers_egrm.evaluation.runner import Settings, read_questions
 
-    aim, seed, source = parse_aim(asked.aim), judging.get("seed", 0), Path(data).name or data
+    aim, seed = parse_aim(asked.aim), judging.get("seed", 0)
     benchmark = load_benchmark(asked.benchmark)
     settings = Settings(seed=seed, limit=asked.limit, subsets=asked.subset)
-    questions, _ = read_questions(benchmark, Data(path=data, label=asked.label, map=asked.map), settings)
+    questions, about = read_questions(benchmark, Data(path=data, label=asked.label, map=asked.map), settings)
+    source = Source(Path(data).name or data, about["digest"])
     loaded = _load(judge, asked, judging)
     items, right = judge_both_paths(
         loaded, questions, benchmark, cache=asked.judged, seed=seed,
@@ -103,7 +104,7 @@ def calibrate(
     if asked.report is not None:
         _write_report(asked.report, found, judge=judge, source=source, right=right)
     if asked.output is not None:
-        certify(model, found.choice, found.data, source=source, options=kept)
+        certify(model, found.choice, found.data, source, kept)
         model.config.calibration = found.tables or None
         with bars_where_watched():
             model.save_pretrained(asked.output)
@@ -131,7 +132,7 @@ def _load(place: str, asked: CalibrateOptions, judging: dict[str, Any]) -> Any:
     return loaded
 
 
-def _write_report(path: str, found: Any, *, judge: str, source: str, right: str) -> None:
+def _write_report(path: str, found: Any, *, judge: str, source: Any, right: str) -> None:
     from transformers_egrm.calibration.reliability import draw
     from transformers_egrm.calibration.report import render
     from transformers_egrm.data.files import write_text
