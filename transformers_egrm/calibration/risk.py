@@ -135,7 +135,7 @@ def labels_needed(rate: float, delta: float, observed: float, trials_per_questio
         return None
     # Chernoff's bound, and no fewer than are needed without a single failure.
     divergence = _divergence(observed, rate)
-    trials = max(math.log(1 / delta) / divergence, math.log(delta) / math.log1p(-rate))
+    trials = math.ceil(max(math.log(1 / delta) / divergence, math.log(delta) / math.log1p(-rate)))
     return math.ceil(trials / trials_per_question)
 
 

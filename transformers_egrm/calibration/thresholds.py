@@ -125,7 +125,8 @@ def choose(
     if not aim.promises:
         return _estimate(data, aim, delta, grid)
     chosen, tested = data.split(choosing_share, seed)
-    test, sequence = _plan(chosen, aim, grid_of(chosen.consensus) if grid is None else grid, tested.num_questions)
+    grid = grid_of(chosen.consensus) if grid is None else grid
+    test, sequence = _plan(chosen, aim, grid, tested.num_questions, delta * spend)
     if test == "exact":
         tested = tested.thinned(seed)
     steps: list[Step] = []
@@ -143,19 +144,21 @@ def choose(
                   reason=reason, labels_needed=needed)  # fmt: skip
 
 
-def _plan(chosen: Labelled, aim: Aim, grid: Sequence[float], count: int) -> tuple[str, Sequence[float]]:
+def _plan(
+    chosen: Labelled, aim: Aim, grid: Sequence[float], count: int, delta: float
+) -> tuple[str, Sequence[float]]:
     """The test, and the thresholds in order: from the one that is expected to pass most surely to the laxest.
 
     Which test has more power depends on how alike the answers to one question are; the choosing questions tell.
     """
-    expected = {
-        (test, place): _expected(chosen, aim, test, threshold, count)
-        for test in aim.tests for place, threshold in enumerate(grid)
-    }  # fmt: skip
-    if not expected:
-        return aim.tests[0], ()
-    test, place = min(expected, key=lambda key: expected[key])
-    return test, grid[place:]
+    best: tuple[int, float, str, int] | None = None
+    for test in aim.tests[:1] if chosen.one_each else aim.tests:
+        expected = [_expected(chosen, aim, test, threshold, count) for threshold in grid]
+        if expected:
+            laxest = max((place for place, p in enumerate(expected) if p <= delta), default=-1)
+            start = int(np.argmin(expected))
+            best = max(best or (-2, 0.0, "", 0), (laxest, -expected[start], test, start))
+    return (aim.tests[0], ()) if best is None else (best[2], grid[best[3] :])
 
 
 def _expected(chosen: Labelled, aim: Aim, test: str, threshold: float, count: int) -> float:
