@@ -23,6 +23,7 @@ POOLINGS = ("last", "mean")  # of the generator's states: after a candidate's la
 _NAMES_OF_0_1 = {"ladder_temperatures": "temperatures", "ladder_top_ps": "top_ps"}
 _DEFAULTS_OF_0_1 = {"verification": "spectr_gbv"}
 CARD_KEYS = ("warning", "license", "language", "example")
+_LABELLED = ("certificate", "calibration")  # what an owner's labels add
 _GONE_SINCE_0_1 = {"vote_tolerance": 0, "verdict_mass_floor": 0.0}
 
 
@@ -146,6 +147,8 @@ class EGRMConfig(PreTrainedConfig):
         for name in self.sub_configs_defaults:
             if isinstance(values.get(name), dict):
                 values[name].pop("_name_or_path", None)
+        # Without them a checkpoint is the same file as before there were any.
+        values = {name: value for name, value in values.items() if name not in _LABELLED or value is not None}
         return values | {"judging": deepcopy(self.judging)}
 
     @property

@@ -26,7 +26,12 @@ SHORT_OPTIONS = (
     "temperatures", "top_ps", "num_probes", "max_probe_tokens", "probe_vocabulary", "consensus", "consensus_threshold",
 )  # fmt: skip
 LONG_OPTIONS = (
-    "num_chains", "chain_temperature", "chain_top_p", "max_chain_tokens", "reuse_probes", "selection"
+    "num_chains",
+    "chain_temperature",
+    "chain_top_p",
+    "max_chain_tokens",
+    "reuse_probes",
+    "selection",
 )  # what the aims that compare with chains depend on too
 _SAMPLES = 64  # of each tensor
 

@@ -150,9 +150,14 @@ def results_of(
                 consensus=_finite(columns["consensus"][row]),
                 consensus_is_bound=columns["consensus_is_bound"][row],
                 confidence=confidence(
-                    calibration, _finite(columns["consensus"][row]), probs[row], scores[row],
+                    calibration,
+                    _finite(columns["consensus"][row]),
+                    probs[row],
+                    scores[row],
                     short=columns["routes"][row] == Route.SHORT,
-                ) if ok and calibration else None,
+                )
+                if ok and calibration
+                else None,
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],

@@ -10,11 +10,11 @@ from scipy.stats import binom
 
 from transformers_egrm.calibration.aims import AIMS, Aim, parse_aim
 from transformers_egrm.calibration.calibrators import METHODS, apply, fit, fit_all
+from transformers_egrm.calibration.certificate import Source
 from transformers_egrm.calibration.fitting import calibrate
 from transformers_egrm.calibration.records import CalibrationItem, Labelled, check, item_of, row_of
 from transformers_egrm.calibration.reliability import chance_agreement, figures
 from transformers_egrm.calibration.report import outcome, render
-from transformers_egrm.calibration.certificate import Source
 from transformers_egrm.calibration.risk import (
     betting_p,
     binomial_p,
@@ -23,7 +23,7 @@ from transformers_egrm.calibration.risk import (
     hoeffding_bentkus_p,
     labels_needed,
 )
-from transformers_egrm.calibration.thresholds import choose, choose_by_group, grid_of
+from transformers_egrm.calibration.thresholds import CHOOSING_SHARE, choose, choose_by_group, grid_of
 from transformers_egrm.evaluation.metrics import calibration_error, debiased_calibration_error, takes_short
 from transformers_egrm.modeling.errors_egrm import ConfigError, DataError, InputError
 from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT, JudgeOptions
@@ -126,7 +126,9 @@ def test_fewer_failures_are_stronger_evidence_for_every_test():
 
 def test_what_is_foreseen_is_what_comes():
     assert expected_binomial_p(3, 40, 0.2) == pytest.approx(binomial_p(3, 40, 0.2))
-    assert expected_binomial_p(3.5, 40, 0.2) == pytest.approx((binomial_p(3, 40, 0.2) + binomial_p(4, 40, 0.2)) / 2, rel=0.2)
+    assert expected_binomial_p(3.5, 40, 0.2) == pytest.approx(
+        (binomial_p(3, 40, 0.2) + binomial_p(4, 40, 0.2)) / 2, rel=0.2
+    )
     losses = np.array([-0.05] * 19 + [0.2])
     assert expected_betting_p(losses, 0.95, 400) < expected_betting_p(losses, 0.95, 100) < 1
     assert expected_betting_p(-losses, 0.95, 400) == 1.0, "who is expected to lose does not bet"
@@ -162,7 +164,7 @@ def test_the_laxest_threshold_that_passes_is_chosen_and_the_next_one_failed():
 def test_p_values_of_a_walk_are_those_of_the_tested_part():
     data = world(400, 3)
     found = choose(data, RISK, 0.05, grid=(1.0, 0.9, 0.5))
-    chosen, tested = data.split(0.25, 0)
+    chosen, tested = data.split(CHOOSING_SHARE, 0)
     assert {one.id for one in chosen.items}.isdisjoint(one.id for one in tested.items)
     assert len(chosen) + len(tested) == 400
     for step in found.steps:
@@ -292,7 +294,9 @@ def test_consensus_that_tells_nothing_apart_is_refused():
         check(Labelled([item(n, 1.0, n % 2 > 0) for n in range(100)]))
 
 
-@pytest.mark.parametrize("wrong", [{"consensus": math.nan}, {"consensus": 1.5}, {"long_flops": math.inf}, {"probs": (math.nan,)}])
+@pytest.mark.parametrize(
+    "wrong", [{"consensus": math.nan}, {"consensus": 1.5}, {"long_flops": math.inf}, {"probs": (math.nan,)}]
+)
 def test_numbers_that_are_none_are_refused(wrong):
     with pytest.raises(InputError, match="finite numbers"):
         item(**{"number": 0, "consensus": 0.5, "short": True} | wrong)
@@ -302,7 +306,7 @@ def test_equal_questions_under_several_ids_are_refused():
     items = [item(n, n / 100, n % 2 > 0) for n in range(100)]
     with pytest.raises(DataError, match="1 questions stand under several question ids, such as 'q3', 'q7'"):
         check(Labelled([replace(one, text_digest="q3") if one.id == "i7" else one for one in items]))
-    with pytest.raises(DataError, match="ids|id of its own"):
+    with pytest.raises(DataError, match="id of its own"):
         check(Labelled([replace(one, id="i3") if one.id == "i7" else one for one in items]))
 
 
@@ -418,7 +422,9 @@ def test_the_debiased_error_takes_off_what_chance_adds():
     assert np.mean(debiased) < 0.7 * np.mean(plain), "the judge is perfectly calibrated"
     # One bin of 4 by hand: says 0.5, a quarter right; spread sqrt(3 / 64).
     gap, spread = 0.25, math.sqrt(0.25 * 0.75 / 4)
-    folded = spread * math.sqrt(2 / math.pi) * math.exp(-(gap**2) / (2 * spread**2)) + gap * math.erf(gap / spread / math.sqrt(2))
+    folded = spread * math.sqrt(2 / math.pi) * math.exp(-(gap**2) / (2 * spread**2)) + gap * math.erf(
+        gap / spread / math.sqrt(2)
+    )
     assert debiased_calibration_error([0.5] * 4, [1, 0, 0, 0], num_bins=1) == pytest.approx(2 * gap - folded)
     assert debiased_calibration_error([0.5] * 4, [0] * 4, num_bins=1) == 0.5
 

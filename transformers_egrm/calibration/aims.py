@@ -65,17 +65,25 @@ class Aim:
         """The largest loss that a question can have."""
         return 1.0 - self.level
 
-    def counts(self, data: Labelled, short: Flags) -> tuple[float, float]:
-        """Failures and trials of an exact test at rate `level`: whole numbers where every question has one item.
+    def failures(self, data: Labelled) -> NDArray[np.float64]:
+        """[N] what an exact test at rate `level` counts of an item, once it takes the short path.
+
+        Args:
+            data: Labelled items.
+        """
+        wrong = ~data.short_right
+        return (wrong & data.long_right if self.kind == "harm" else wrong).astype(float)
+
+    def counts(self, data: Labelled, short: Flags, failures: NDArray[np.float64]) -> tuple[float, float]:
+        """Failures and trials of an exact test: whole numbers where every question has one item.
 
         Args:
             data: Labelled items.
             short: [N] which of them take the short path.
+            failures: [N] see `failures`, or what is expected of them.
         """
-        failed = short & ~data.short_right
-        if self.kind == "harm":
-            return float(data.per_question(failed & data.long_right).sum()), float(data.num_questions)
-        return float(data.per_question(failed).sum()), float(data.per_question(short).sum())
+        trials = np.ones(len(data)) if self.kind == "harm" else short
+        return float(data.per_question(short * failures).sum()), float(data.per_question(trials).sum())
 
     @property
     def tests(self) -> tuple[str, ...]:

@@ -82,7 +82,9 @@ def signals(data: Labelled) -> dict[str, tuple[NDArray[np.float64], NDArray[np.b
     Args:
         data: Labelled items.
     """
-    found = {"consensus": (data.consensus, data.short_right, np.array([item.verdict is not None for item in data.items]))}
+    found = {
+        "consensus": (data.consensus, data.short_right, np.array([item.verdict is not None for item in data.items]))
+    }
     known = np.array([bool(item.probs) for item in data.items])
     if known.any():
         top = np.array([max(item.probs, default=0.0) for item in data.items]).clip(0, 1)
@@ -109,7 +111,9 @@ def fit_all(data: Labelled, methods: Sequence[str] = METHODS) -> dict[str, dict[
         values, right, owner = values[known], right[known], data.owner[known]
         if right.all() or not right.any():
             continue
-        method = min(methods, key=lambda one: _held_out_loss(one, values, right, owner)) if len(methods) > 1 else methods[0]
+        method = (
+            min(methods, key=lambda one: _held_out_loss(one, values, right, owner)) if len(methods) > 1 else methods[0]
+        )
         found[name] = fit(method, values, right)
     return found
 

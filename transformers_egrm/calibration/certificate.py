@@ -35,9 +35,7 @@ class Source:
     """Of everything that was read, see `provenance.questions_digest`."""
 
 
-def certify(
-    model: Any, choice: Choice, data: Labelled, source: Source, options: dict[str, Any] | None = None
-) -> None:
+def certify(model: Any, choice: Choice, data: Labelled, source: Source, options: dict[str, Any] | None = None) -> None:
     """Set a checkpoint's threshold, and store what was promised of it.
 
     Without a promise the checkpoint has no certificate; its threshold is then the estimate's, or never short.

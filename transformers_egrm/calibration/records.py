@@ -162,7 +162,9 @@ def check(labelled: Labelled, least: int = 50) -> list[str]:
                         "Answers to one question count as one: label more questions.")  # fmt: skip
     repeated = [name for name, count in Counter(item.id for item in items).items() if count > 1]
     if repeated:
-        raise DataError(f"Every item needs an id of its own, but {len(repeated)} stand twice, such as {repeated[0]!r}.")
+        raise DataError(
+            f"Every item needs an id of its own, but {len(repeated)} stand twice, such as {repeated[0]!r}."
+        )
     _refuse_shared_texts(items)
     for name, column in (("short", labelled.short_right), ("long", labelled.long_right)):
         if not column.any():
@@ -229,7 +231,9 @@ def item_of(row: Mapping[str, Any]) -> CalibrationItem:
     try:
         return CalibrationItem(**{**row, "probs": tuple(row.get("probs") or ())})
     except TypeError as error:
-        raise DataError(f"This is no judged item: {error}.", "Make the file with `egrm calibrate --judged FILE`.") from error
+        raise DataError(
+            f"This is no judged item: {error}.", "Make the file with `egrm calibrate --judged FILE`."
+        ) from error
 
 
 __all__ = ["CalibrationItem", "Labelled", "check", "digest_of", "item_of", "row_of"]

@@ -64,7 +64,9 @@ def chance_agreement(probabilities: Sequence[float], num_probes: int, threshold:
         ConfigError: There is no probe, or the probabilities do not sum to 1.
     """
     if num_probes < 1 or not math.isclose(sum(probabilities), 1, abs_tol=1e-6):
-        raise ConfigError(f"Agreement needs a probe and probabilities that sum to 1, got {num_probes} and {probabilities}.")
+        raise ConfigError(
+            f"Agreement needs a probe and probabilities that sum to 1, got {num_probes} and {probabilities}."
+        )
     needed = max(1, math.ceil(threshold * num_probes - 1e-6))
     # M! times the coefficient of t^M in the product of each verdict's terms with fewer than `needed` draws.
     below = np.ones(1)

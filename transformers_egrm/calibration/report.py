@@ -47,7 +47,10 @@ def render(found: Calibration, *, judge: str, source: Source, right: str, pictur
         *(f"- Note: {text}" for text in found.warnings), *([""] if found.warnings else []),
     ]  # fmt: skip
     if found.by_chance is not None:
-        lines += [f"Probes that draw their verdicts without looking would agree this much in {found.by_chance:.1%} of cases.", ""]
+        lines += [
+            f"Probes that draw their verdicts without looking would agree this much in {found.by_chance:.1%} of cases.",
+            "",
+        ]
     if choice.steps:
         lines += ["## What was tested", "", *_steps(choice), ""]
     if choice.promised:
@@ -63,7 +66,7 @@ def render(found: Calibration, *, judge: str, source: Source, right: str, pictur
 
 def _steps(choice: Choice) -> list[str]:
     rows = [
-        f"| {step.threshold:g} | {step.short_share:.1%} | {'–' if step.observed is None else format(step.observed, '.4f')} "
+        f"| {step.threshold:g} | {step.short_share:.1%} | {'none' if step.observed is None else format(step.observed, '.4f')} "
         f"| {step.p_value:.2g} |"
         for step in choice.steps
     ]
@@ -74,7 +77,7 @@ def _steps(choice: Choice) -> list[str]:
 def _figures(rows: list[dict[str, Any]]) -> list[str]:
     shown = [
         f"| {row['signal']} | {row['method']} | {row['items']:,} | {row['ece']:.4f} | {row['ece_debiased']:.4f} | "
-        f"{row['brier']:.4f} | {'–' if row['auroc'] is None else format(row['auroc'], '.4f')} |"
+        f"{row['brier']:.4f} | {'none' if row['auroc'] is None else format(row['auroc'], '.4f')} |"
         for row in rows
     ]
     head = ["| signal | calibrated | items | ECE | ECE, debiased | Brier | AUROC |", "|---|---|---|---|---|---|---|"]

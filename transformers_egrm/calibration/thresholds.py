@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformers_egrm.calibration.aims import Aim, Flags
+from transformers_egrm.calibration.calibrators import apply, fit
 from transformers_egrm.calibration.records import Labelled
 from transformers_egrm.calibration.risk import (
     betting_p,
@@ -29,7 +30,7 @@ from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
 
 
-CHOOSING_SHARE = 0.25
+CHOOSING_SHARE = 0.15
 """Of the questions: choosing needs few, and what it takes the test lacks."""
 GRID_STEPS = 50
 _DIGITS = 6  # of a threshold: consensus within 1e-6 is equal to the router
@@ -135,7 +136,12 @@ def choose(
         if steps[-1].p_value > delta * spend:
             break
     passed = [step for step in steps if step.p_value <= delta * spend]
-    about = {"questions": data.num_questions, "tested_questions": tested.num_questions, "items": len(data), "test": test}
+    about = {
+        "questions": data.num_questions,
+        "tested_questions": tested.num_questions,
+        "items": len(data),
+        "test": test,
+    }
     if passed:
         return Choice(aim, delta, passed[-1].threshold, tuple(steps), **about,
                       short_share=passed[-1].short_share, observed=passed[-1].observed)  # fmt: skip
@@ -144,16 +150,15 @@ def choose(
                   reason=reason, labels_needed=needed)  # fmt: skip
 
 
-def _plan(
-    chosen: Labelled, aim: Aim, grid: Sequence[float], count: int, delta: float
-) -> tuple[str, Sequence[float]]:
+def _plan(chosen: Labelled, aim: Aim, grid: Sequence[float], count: int, delta: float) -> tuple[str, Sequence[float]]:
     """The test, and the thresholds in order: from the one that is expected to pass most surely to the laxest.
 
     Which test has more power depends on how alike the answers to one question are; the choosing questions tell.
     """
     best: tuple[int, float, str, int] | None = None
+    smooth = _smooth_failures(chosen, aim)
     for test in aim.tests[:1] if chosen.one_each else aim.tests:
-        expected = [_expected(chosen, aim, test, threshold, count) for threshold in grid]
+        expected = [_expected(chosen, aim, test, threshold, count, smooth) for threshold in grid]
         if expected:
             laxest = max((place for place, p in enumerate(expected) if p <= delta), default=-1)
             start = int(np.argmin(expected))
@@ -161,20 +166,32 @@ def _plan(
     return (aim.tests[0], ()) if best is None else (best[2], grid[best[3] :])
 
 
-def _expected(chosen: Labelled, aim: Aim, test: str, threshold: float, count: int) -> float:
+def _smooth_failures(chosen: Labelled, aim: Aim) -> NDArray[np.float64]:
+    # Few questions choose, and fewer fail: a curve through all of them knows more of the strict end than the one or two
+    # failures there, or their absence, do.
+    failed = aim.failures(chosen) > 0
+    if failed.all() or not failed.any():
+        return np.full(len(chosen), (failed.sum() + 0.5) / (len(chosen) + 1))
+    return 1 - apply(fit("platt", chosen.consensus, ~failed), chosen.consensus)
+
+
+def _expected(
+    chosen: Labelled, aim: Aim, test: str, threshold: float, count: int, smooth: NDArray[np.float64]
+) -> float:
     short = takes_short(chosen.consensus, threshold)
-    # Half a failure beside what was seen: a start without failures is not yet a safe one.
     if test == "exact":
-        failures, trials = aim.counts(chosen, short)
         scale = count / chosen.num_questions
-        return expected_binomial_p(scale * (failures + 0.5), scale * (trials + 0.5), aim.level)
+        seen, trials = aim.counts(chosen, short, aim.failures(chosen))
+        failures = max(seen, aim.counts(chosen, short, smooth)[0])
+        return expected_binomial_p(scale * failures, scale * trials, aim.level)
+    # Half a loss of full size beside what was seen: a start without failures is not yet a safe one.
     return expected_betting_p(np.append(aim.losses(chosen, short), 0.5 * aim.most), aim.most, count)
 
 
 def _test(aim: Aim, test: str, threshold: float, chosen: Labelled, tested: Labelled, delta: float) -> Step:
     short = takes_short(tested.consensus, threshold)
     if test == "exact":
-        failures, trials = aim.counts(tested, short)
+        failures, trials = aim.counts(tested, short, aim.failures(tested))
         p_value = binomial_p(round(failures), round(trials), aim.level)
     else:
         known = aim.losses(chosen, takes_short(chosen.consensus, threshold))
@@ -217,7 +234,9 @@ def _why_not(
     if aim.kind == "within":
         # What has to be shown is a mean, and its error falls with the root of the number of questions.
         losses = aim.losses(data, takes_short(data.consensus, first.threshold))
-        return reason, int(np.ceil(2 * np.log(1 / delta) * np.mean(losses**2) / losses.mean() ** 2 / (1 - choosing_share)))
+        return reason, int(
+            np.ceil(2 * np.log(1 / delta) * np.mean(losses**2) / losses.mean() ** 2 / (1 - choosing_share))
+        )
     per_question = share if aim.kind == "risk" else 1.0
     needed = labels_needed(aim.level, delta, seen, per_question * (1 - choosing_share))
     return reason, needed
@@ -257,7 +276,9 @@ def choose_by_group(
 
 def _only(data: Labelled, rows: Flags) -> Labelled:
     # Items of other groups stay, so that questions count as they were drawn; without consensus none of them is short.
-    items = [item if own else replace(item, consensus=0.0) for item, own in zip(data.items, rows.tolist(), strict=True)]
+    items = [
+        item if own else replace(item, consensus=0.0) for item, own in zip(data.items, rows.tolist(), strict=True)
+    ]
     return Labelled(items, data.owner)
 
 

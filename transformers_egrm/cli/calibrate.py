@@ -66,8 +66,12 @@ _DECIDED = ("consensus_threshold", "early_stop", "path", "timeout_s")
 @with_judge_options(skip=_DECIDED)
 @with_options(CalibrateOptions, "asked")
 def calibrate(
-    judge: Annotated[str, typer.Argument(metavar="JUDGE", help="`egrm-mini`, a folder or a Hub id of an EGRM checkpoint.")],
-    data: Annotated[str, typer.Argument(metavar="LABELLED", help="Labelled records, a folder of them, or a data set's id.")],
+    judge: Annotated[
+        str, typer.Argument(metavar="JUDGE", help="`egrm-mini`, a folder or a Hub id of an EGRM checkpoint.")
+    ],
+    data: Annotated[
+        str, typer.Argument(metavar="LABELLED", help="Labelled records, a folder of them, or a data set's id.")
+    ],
     *,
     asked: CalibrateOptions,
     judging: dict[str, Any],
@@ -100,7 +104,9 @@ def calibrate(
     methods = {"best": METHODS, "none": ()}.get(asked.calibrator, (asked.calibrator,))
     model = loaded.model
     kept = {name: value for name, value in judging.items() if name not in CALL_ONLY_OPTIONS}
-    found = fit(items, aim, model.config.judge_options(**kept), delta=asked.delta, seed=seed, by=asked.by, methods=methods)
+    found = fit(
+        items, aim, model.config.judge_options(**kept), delta=asked.delta, seed=seed, by=asked.by, methods=methods
+    )
     if asked.report is not None:
         _write_report(asked.report, found, judge=judge, source=source, right=right)
     if asked.output is not None:
@@ -120,13 +126,13 @@ def _load(place: str, asked: CalibrateOptions, judging: dict[str, Any]) -> Any:
     from transformers_egrm.calibration.judging import BOTH_PATHS
     from transformers_egrm.cli.bench_judges import JudgeRequest, load_judge
 
-    loaded = load_judge(JudgeRequest(
+    if ":" in place and not Path(place).exists():  # a rival or a function, as `egrm bench` names them
+        raise ConfigError(f"Only an EGRM checkpoint has a threshold to calibrate, {place} is none.",
+                          "Build one with `egrm build`.")  # fmt: skip
+    loaded: Any = load_judge(JudgeRequest(
         place=place, batch_size=asked.batch_size, device=asked.device, dtype=asked.dtype, revision=asked.revision,
         options=judging | BOTH_PATHS,
     ))  # fmt: skip
-    if not hasattr(loaded, "results"):
-        raise ConfigError(f"Only an EGRM checkpoint has a threshold to calibrate, {place} is none.",
-                          "Build one with `egrm build`.")  # fmt: skip
     # What an earlier calibration promised does not hold while everything takes both paths, and is replaced.
     loaded.model.config.certificate = loaded.model.config.calibration = None
     return loaded
