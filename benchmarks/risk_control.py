@@ -65,7 +65,7 @@ def pool_of(
         batch_size: Answers judged together.
         cache: Where judged items are kept.
     """
-    own = BOTH_PATHS | {"consensus": kind} | (options if kind == "exact" else {})
+    own: dict[str, Any] = BOTH_PATHS | {"consensus": kind} | (options if kind == "exact" else {})
     model = RewardJudge(judge, batch_size=batch_size, explain=True, **own)
     items, _ = judge_both_paths(
         EGRMJudge(model, name=judge), questions, load_benchmark("own"), cache=f"{cache}.{kind}.jsonl", progress=True

@@ -173,7 +173,7 @@ def test_other_weights_are_told(saved: Path):
 def test_a_malformed_certificate_is_refused(change: dict[str, Any]):
     model = certified()
     with pytest.raises(ConfigError, match=r"certificate.*egrm calibrate"):
-        EGRMConfig(generator_config=model.generator.config, certificate=model.config.certificate | change)
+        EGRMConfig(generator_config=model.generator.config, certificate=(model.config.certificate or {}) | change)
 
 
 def test_nothing_promised_is_nothing_certified():
