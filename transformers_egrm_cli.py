@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "Compare two answers, in both orders.",
     "rank": "Rank the answers to one question.",
     "card": "Render the model card of a checkpoint from its configuration and weights.",
+    "calibrate": "Set a judge's threshold from labels, with a promise that holds at the confidence asked for.",
     "train": "Train a judge: routed fine-tuning, then a scorer of chains, then reinforcement learning.",
     "bench": "Judges on benchmarks and on your own file: accuracies with intervals, biases, costs and rivals.",
 }

@@ -9,9 +9,11 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
+from .judge_certificate_egrm import check_certificate
 from .judge_familiar_egrm import Familiarity
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
 from .prompt_task_egrm import JudgeTask
+from .verdict_calibration_egrm import check_tables
 
 
 SCORER_KINDS = ("encoder", "generator_state")
@@ -22,6 +24,7 @@ POOLINGS = ("last", "mean")  # of the generator's states: after a candidate's la
 _NAMES_OF_0_1 = {"ladder_temperatures": "temperatures", "ladder_top_ps": "top_ps"}
 _DEFAULTS_OF_0_1 = {"verification": "spectr_gbv"}
 CARD_KEYS = ("warning", "license", "language", "example")
+_LABELLED = ("certificate", "calibration")  # what an owner's labels add
 _GONE_SINCE_0_1 = {"vote_tolerance": 0, "verdict_mass_floor": 0.0}
 
 
@@ -36,7 +39,8 @@ class EGRMConfig(PreTrainedConfig):
     `example` (a record); who trains the weights for another use sets another. `familiar` is which tokens a judge that was
     trained from nothing knows (see `Familiarity.to_dict`), so that it warns of other text; None: it never does.
     `no_verdict_reward` is what `forward` gives a trainer where there is no verdict, None for NaN; a judgement's own reward
-    stays NaN.
+    stays NaN. `certificate` is what the owner's labels allow to be promised of the threshold, and what the promise is bound
+    to; `calibration` are the tables of a result's `confidence`. `egrm calibrate` writes both.
     """
 
     model_type = "egrm_reward"
@@ -60,6 +64,8 @@ class EGRMConfig(PreTrainedConfig):
     no_verdict_reward: float | None = None
     task: dict | None = None
     judging: dict | None = None
+    certificate: dict | None = None
+    calibration: dict | None = None
     base_models: Sequence[str] = ()
     card: dict | None = None
     familiar: dict | None = None
@@ -93,6 +99,8 @@ class EGRMConfig(PreTrainedConfig):
         need(set(self.card or ()) <= set(CARD_KEYS), "card", self.card, keys)
         if self.familiar is not None:
             Familiarity.from_dict(self.familiar)
+        check_certificate(self.certificate)
+        check_tables(self.calibration)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
@@ -149,6 +157,8 @@ class EGRMConfig(PreTrainedConfig):
         for name in self.sub_configs_defaults:
             if isinstance(values.get(name), dict):
                 values[name].pop("_name_or_path", None)
+        # Without them a checkpoint is the same file as before there were any.
+        values = {name: value for name, value in values.items() if name not in _LABELLED or value is not None}
         return values | {"judging": deepcopy(self.judging)}
 
     def need_generator(self) -> None:

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from .configuration_egrm import EGRMConfig
+from .judge_certificate_egrm import certificate_lines
 from .prompt_task_egrm import JudgeTask
 
 
@@ -70,6 +71,7 @@ def render_card(config: EGRMConfig, parameters: Mapping[str, int], tags: Sequenc
         f"| probe budget | {options.max_probe_tokens} tokens, {options.probe_vocabulary} vocabulary |",
         f"| chains on the long path | {options.num_chains} of at most {options.max_chain_tokens} tokens |",
         f"| selection | {options.selection} |", "",
+        *(["## Promise", "", *certificate_lines(config.certificate), ""] if config.certificate else []),
         "## Components", "", "| part | architecture | parameters |", "|---|---|---|",
         *(f"| {part} | {_architecture(config, part)} | {count:,} |" for part, count in parameters.items()),
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """A checkpoint as files: what is saved with the weights, and how it is loaded where this package is absent."""
 
+import warnings
 from os import PathLike
 from pathlib import Path
 from shutil import copyfile
@@ -14,6 +15,9 @@ from .configuration_egrm import EGRMConfig
 from .errors_egrm import ConfigError, ModelError
 from .hub_card_egrm import is_rendered, write_card
 from .hub_components_egrm import has_adapter, merged_state_dict
+from .judge_certificate_egrm import differences, fingerprint
+from .judge_options_egrm import JudgeOptions
+from .judge_plan_egrm import JudgePlan
 from .judge_scorer_egrm import EGRMScorer, check_vocabulary
 from .processing_egrm import EGRMProcessor
 from .prompt_task_egrm import JudgeTask
@@ -50,6 +54,8 @@ class EGRMPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
         self._processor: EGRMProcessor | None = None
         self._loading_options: dict[str, Any] = {}
+        self._fingerprint: str | None = None
+        self._warned_of_certificate = False
 
     @property
     def processor(self) -> EGRMProcessor:
@@ -173,6 +179,38 @@ class EGRMPreTrainedModel(PreTrainedModel):
         """
         self.add_model_tags(tags or [])
         return super().push_to_hub(repo_id, **kwargs)  # pyright: ignore[reportArgumentType] (likewise)
+
+    def certificate_for(self, task: JudgeTask | None = None, **options: Any) -> dict[str, Any] | None:
+        """The checkpoint's certificate, where it covers judging with these options; else None.
+
+        The weights are read once, when this is first asked: what changes them afterwards in the same process is not seen.
+
+        Args:
+            task: What is judged; by default the checkpoint's own task.
+            **options: Fields of `JudgeOptions`, by default the checkpoint's.
+
+        Raises:
+            ConfigError: An option is unknown or out of range.
+        """
+        resolved = self.config.judge_options(None if task is None else task.space.kind, **options)
+        return None if self._uncovered(task, resolved) else self.config.certificate
+
+    def _uncovered(self, task: JudgeTask | None, options: JudgeOptions) -> list[str]:
+        if self.config.certificate is None:
+            return []
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self)
+        return differences(self.config.certificate, self._fingerprint, task, options)
+
+    def _tell_what_is_uncovered(self, task: JudgeTask, options: JudgeOptions, plan: JudgePlan) -> None:
+        if self.config.certificate is None or self._warned_of_certificate:
+            return
+        for own in plan.distinct(options):
+            if found := self._uncovered(task, own):
+                self._warned_of_certificate = True
+                warnings.warn(f"The checkpoint's certificate does not cover this call: {'; '.join(found)}. Its promise does "
+                              "not hold here; `egrm calibrate` makes a new one.", stacklevel=4)  # fmt: skip
+                return
 
     def _enter_auto_classes(self) -> None:
         from .pipeline_egrm import TASK, RewardScoringPipeline

@@ -197,7 +197,8 @@ class _Chains:
         log_probs, states = self.drawn.log_probs, self.drawn.states
         mean = math.nan if log_probs is None else float(log_probs[row]) / max(1, self.lengths[row])
         return Candidate(
-            self.texts[row], verdict, order, True, mean, state=None if states is None else states[row]
+            self.texts[row], verdict, order, True, mean, flops=self.flops[row],
+            state=None if states is None else states[row]
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
 REWARDS = ("verdict", "expected", "risk_adjusted")
 LEAST_BETA = 1e-6
+NEVER_SHORT = 2.0  # as tau: no agreement reaches it
 EXACT_KINDS = (
     "pairwise",
     "binary",
@@ -74,7 +75,7 @@ class ConsensusOptions:
     """`sampled`: share of the most frequent probe verdict. `exact`: largest ladder-averaged verdict probability. By default
     exact for pairwise and binary verdicts, else sampled."""
     consensus_threshold: float = 0.8
-    """tau, in [0, 1]: at or above it the short path is taken."""
+    """tau, in [0, 1]: at or above it the short path is taken. 2 keeps everything on the long path (`NEVER_SHORT`)."""
     reward: str = "verdict"
     """Reward of the short path. `verdict`: the chosen verdict's. `expected`: the mean under the exact verdict distribution.
     `risk_adjusted`: its risk-adjusted value. On the long path the chosen verdict's reward counts."""
@@ -87,7 +88,8 @@ class ConsensusOptions:
 
     def __post_init__(self) -> None:
         tau, beta, floor = self.consensus_threshold, self.risk_beta, self.abstain_below
-        need(is_finite(tau) and 0 <= tau <= 1, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
+        fits = is_finite(tau) and (0 <= tau <= 1 or tau == NEVER_SHORT)
+        need(fits, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
         need(is_finite(beta) and abs(beta) >= LEAST_BETA, "risk_beta", beta,
              f"a finite number of at least {LEAST_BETA} below or above 0 (the mean itself is reward='expected')")  # fmt: skip
         need(floor is None or (is_finite(floor) and 0 < floor <= 1), "abstain_below", floor,
@@ -252,6 +254,7 @@ STORED_NAMES = tuple(field.name for group in GROUPS[:-1] for field in fields(gro
 
 
 __all__ = [
+    "NEVER_SHORT",
     "ChainOptions",
     "ConsensusOptions",
     "DraftingOptions",

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -62,6 +62,18 @@ class JudgePlan:
     def select(self, items: Sequence[int]) -> "JudgePlan":
         """The plan of some items, in the order given."""
         return JudgePlan(*(tuple(values[item] for item in items) for values in self._columns))
+
+    def distinct(self, options: JudgeOptions) -> list[JudgeOptions]:
+        """Every combination of options that some item is judged with.
+
+        Args:
+            options: What all items share, resolved.
+        """
+        combinations = dict.fromkeys(zip(self.num_probes, self.paths, self.thresholds, strict=True))
+        return [
+            replace(options, num_probes=probes or options.num_probes, path=path, consensus_threshold=tau)
+            for probes, path, tau in combinations
+        ]
 
     def deadlines(self) -> list[float]:
         """[B] `time.monotonic()` at which each item is given up, if its judging begins now."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from .judge_batch_egrm import EncodedItem
 from .judge_values_egrm import Account, EGRMOutput, Status
 from .prompt_records_egrm import read_id
+from .verdict_calibration_egrm import confidence
 from .verdict_consensus_egrm import Route
 
 
@@ -42,6 +43,9 @@ class JudgeResult:
     """Share of the most frequent verdict, in [0, 1]; None where nothing was read."""
     consensus_is_bound: bool
     """Whether probes were stopped early: the consensus is then at least (short) or at most (long) this."""
+    confidence: float | None = None
+    """How often a verdict like this one is right by the owner's labels, in [0, 1]; None where the checkpoint has no
+    calibration for it."""
     route: str | None
     """`short` or `long`; None where the record was never judged."""
     status: str
@@ -134,13 +138,16 @@ def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | Ju
         return failed_result(record_id, error)
 
 
-def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[JudgeResult]:
+def results_of(
+    entries: Sequence[Entry], output: EGRMOutput, seed: int, calibration: Mapping[str, Any] | None = None
+) -> list[JudgeResult]:
     """The rows of a judgement as plain values.
 
     Args:
         entries: B records.
         output: Their judgement.
         seed: Seed it was made with.
+        calibration: The checkpoint's tables.
 
     Returns:
         B results, in order.
@@ -149,6 +156,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
     drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
     unread = columns.get("unread_texts") or [None] * len(entries)
     accounts = columns.get("accounts") or [None] * len(entries)
+    probs, scores = columns.get("verdict_probs") or [None] * len(entries), _best_scores(columns, len(entries))
     results = []
     for row, entry in enumerate(entries):
         status, item = Status(columns["statuses"][row]), entry.item
@@ -162,6 +170,15 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 consensus=_finite(columns["consensus"][row]),
                 consensus_is_bound=columns["consensus_is_bound"][row],
                 **{name: _finite(columns[name][row]) for name in _CERTAINTY if name in columns},
+                confidence=confidence(
+                    calibration,
+                    _finite(columns["consensus"][row]),
+                    probs[row],
+                    scores[row],
+                    short=columns["routes"][row] == Route.SHORT,
+                )
+                if ok and calibration
+                else None,
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],
@@ -182,6 +199,15 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
             )
         )
     return results
+
+
+def _best_scores(columns: Mapping[str, Any], count: int) -> list[float | None]:
+    # Of each item's candidates; a scorer believes the best one.
+    best: list[float | None] = [None] * count
+    for owner, score in zip(columns.get("chain_item_index") or (), columns.get("chain_scores") or (), strict=True):
+        if math.isfinite(score):
+            best[owner] = max(score, best[owner] or 0.0)
+    return best
 
 
 def failed_result(

@@ -132,6 +132,8 @@ class Candidate:
     """Mean log-probability of its tokens at temperature 1, in nats; NaN for a probe or where not asked for."""
     score: float = math.nan
     """The scorer's, in [0, 1]; NaN where none was asked."""
+    flops: float = 0.0
+    """Operations of writing it, its prompt's left out; 0 for a probe."""
     state: Tensor | None = field(default=None, compare=False, repr=False)
     """[H] the generator's hidden states, pooled over its tokens, where the scorer reads states."""
 

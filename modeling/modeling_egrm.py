@@ -253,6 +253,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
                 f"A plan needs one decision per item ({inputs.num_items}) and at most {len(resolved.temperatures)} "
                 f"probes, got {plan!r:.300}."
             )
+        self._tell_what_is_uncovered(inputs.task, resolved, plan)
         parts = [(inputs, plan)]
         if resolved.strict:
             parts = [(inputs.item(item), plan.select([item])) for item in range(inputs.num_items)]

@@ -1,4 +1,4 @@
-"""The command line: `egrm build | score | compare | rank | card | train | bench`.
+"""The command line: `egrm build | score | compare | rank | card | calibrate | train | bench`.
 
 Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2. The
 script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and `--version` without this package.
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from transformers_egrm.cli.bench import app as bench_app
 from transformers_egrm.cli.build import EXAMPLES as build_examples
 from transformers_egrm.cli.build import build
+from transformers_egrm.cli.calibrate import EXAMPLES as calibrate_examples
+from transformers_egrm.cli.calibrate import calibrate
 from transformers_egrm.cli.card import EXAMPLES as card_examples
 from transformers_egrm.cli.card import card
 from transformers_egrm.cli.compare import EXAMPLES as compare_examples
@@ -31,6 +33,7 @@ for _command, _examples in (
     (compare, compare_examples),
     (rank, rank_examples),
     (card, card_examples),
+    (calibrate, calibrate_examples),
 ):
     # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))

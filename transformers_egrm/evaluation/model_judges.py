@@ -13,6 +13,7 @@ from transformers_egrm.evaluation.asking import Ask, Judgement
 from transformers_egrm.evaluation.judges import Judge
 from transformers_egrm.evaluation.provenance import folder_digest, prompt_digest
 from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
@@ -75,7 +76,7 @@ class EGRMJudge(Judge):
     def judge(self, asks: Iterable[Ask]) -> Iterator[Judgement]:
         """See `Judge.judge`."""
         listwise = self._space["kind"] == "listwise"
-        for result in self._judge.stream(map(self._record, asks), space=self._space):
+        for result in self.results(asks):
             reward = None if result.reward is None or self.asks == "answers" else float(result.reward)
             account = None if result.account is None else result.account.to_dict()
             yield Judgement(
@@ -92,6 +93,24 @@ class EGRMJudge(Judge):
                 order_rewards=order_rewards(account) if self.symmetric and account is not None else (),
                 details=_details(result, account),
             )
+
+    def results(self, asks: Iterable[Ask]) -> Iterator[JudgeResult]:
+        """What the judge itself says to each ask, in order, with its account where the judge keeps them.
+
+        Args:
+            asks: As in `judge`.
+        """
+        return self._judge.stream(map(self._record, asks), space=self._space)
+
+    @property
+    def model(self) -> Any:
+        """The checkpoint."""
+        return self._judge.model
+
+    @property
+    def space(self) -> VerdictSpace:
+        """The verdict space that it judges in."""
+        return VerdictSpace.from_dict(self._space)
 
     def decision_rival(self) -> "DecisionJudge":
         """The same generator, asked for a decision without thought, about what this judge is asked about.

@@ -11,6 +11,7 @@ from transformers_egrm.evaluation.metrics.calibration import (
     ReliabilityBin,
     brier,
     calibration_error,
+    debiased_calibration_error,
     reliability,
 )
 from transformers_egrm.evaluation.metrics.choices import (
@@ -34,7 +35,8 @@ from transformers_egrm.evaluation.metrics.routes import RoutingMetrics, Votes, c
 
 __all__ = [
     "BINNINGS", "Decision", "Estimate", "ReliabilityBin", "RoutingMetrics", "Votes", "all_won", "auroc",
-    "best_of_n", "bootstrap", "brier", "calibration_error", "choice_figures", "concordance", "consensus", "decide", "mean_of", "median",
-    "order_accuracy", "order_figures", "pairwise_accuracy", "rank_correlation", "reliability", "rewardbench", "rewardbench2", "rm_bench",
-    "routing", "self_bleu", "shared_credit", "takes_short", "together", "wilson",
+    "best_of_n", "bootstrap", "brier", "calibration_error", "choice_figures", "concordance", "consensus",
+    "debiased_calibration_error", "decide", "mean_of", "median", "order_accuracy", "order_figures",
+    "pairwise_accuracy", "rank_correlation", "reliability", "rewardbench", "rewardbench2", "rm_bench", "routing",
+    "self_bleu", "shared_credit", "takes_short", "together", "wilson",
 ]  # fmt: skip

@@ -87,6 +87,47 @@ def calibration_error(
     return gaps / sum(found.count for found in bins)
 
 
+def debiased_calibration_error(
+    probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = 10, binning: str = "equal_mass"
+) -> float:
+    """Expected calibration error without what chance alone adds to it, which is much where bins are small.
+
+    A bin's frequency is off by chance even where its probabilities are true. What that adds to the distance on average is
+    the mean of a folded normal distribution less the distance itself, and is taken off.
+
+    Args:
+        probabilities: As in `reliability`.
+        outcomes: As in `reliability`.
+        num_bins: As in `reliability`.
+        binning: As in `reliability`.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        InputError: As in `reliability`.
+        ConfigError: As in `reliability`.
+
+    Source:
+        The debiased estimate of https://arxiv.org/abs/1909.10155, for distances instead of their squares.
+    """
+    bins = reliability(probabilities, outcomes, num_bins, binning)
+    total = 0.0
+    for found in bins:
+        gap = abs(found.confidence - found.frequency)
+        spread = math.sqrt(found.frequency * (1 - found.frequency) / found.count)
+        total += found.count * (2 * gap - _folded_mean(gap, spread))
+    return max(0.0, total / sum(found.count for found in bins))
+
+
+def _folded_mean(middle: float, spread: float) -> float:
+    # Mean distance from zero of a normal variable.
+    if spread == 0:
+        return middle
+    z = middle / spread
+    return spread * math.sqrt(2 / math.pi) * math.exp(-(z**2) / 2) + middle * math.erf(z / math.sqrt(2))
+
+
 def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
     """Mean squared distance between a predicted probability and what came, in [0, 1].
 
@@ -104,4 +145,6 @@ def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
     return float(score(outcomes, probabilities, labels=[False, True], pos_label=True))
 
 
-__all__ = ["BINNINGS", "ReliabilityBin", "brier", "calibration_error", "reliability"]
+__all__ = [
+    "BINNINGS", "ReliabilityBin", "brier", "calibration_error", "debiased_calibration_error", "reliability",
+]  # fmt: skip
