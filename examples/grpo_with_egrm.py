@@ -135,7 +135,7 @@ class TruthCallback(TrainerCallback):
 
 
 def run(
-    seed: int, *, shuffled: bool = False, steps: int = 40, sft_steps: int = 60, every: int = 10
+    seed: int, *, shuffled: bool = False, steps: int = 30, sft_steps: int = 60, every: int = 10
 ) -> list[dict[str, float]]:
     """Fine-tune a faulty policy and train it against the judge.
 
@@ -159,7 +159,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             folder, max_steps=steps, per_device_train_batch_size=64, num_generations=8, max_completion_length=12,
-            learning_rate=3e-4, logging_steps=1, seed=seed, **SMALL,
+            learning_rate=5e-4, logging_steps=1, seed=seed, **SMALL,
         )  # fmt: skip
         trainer = GRPOTrainer(
             policy,
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--shuffled", action="store_true", help="deal the rewards out at random")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
     quiet(progress=False)
     for seed in arguments.seeds:

@@ -9,7 +9,7 @@ from tiny import tiny_generator, tiny_tokenizer
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "trl.md").read_text(encoding="utf-8")
-SECTIONS = {title: text for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}
+SECTIONS: dict[str, str] = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 # Of trainers on a machine without accelerator, and of a name that Transformers changed.
 pytestmark = [
