@@ -22,6 +22,7 @@ from .judge_probes_egrm import branches_of
 from .judge_reading_egrm import answer_of, label_of, reward_of, verdict_of, written
 from .judge_rows_egrm import join_outputs
 from .judge_values_egrm import Account, Candidate, EGRMOutput, Judge, LongItem, LongItems, Status
+from .verdict_consensus_egrm import is_below
 
 
 SCORE_NOISE = 1e-5  # scores agree to this whatever the batch and the memory they are computed in: less decides nothing
@@ -41,6 +42,7 @@ class _Thought:
     draft_rounds: int = 0
     draft_tokens: int = 0
     draft_kept: Tensor | None = None  # [L]; None without drafts
+    confidence: float = math.nan
 
 
 def deliberate(
@@ -164,7 +166,11 @@ class _Chains:
             candidates, extra = _scored(self.model, item, candidates, self.options.strict)
             flops += extra
         chosen = choose(candidates, self.options.selection or "vote")
-        status = Status.OK if chosen is not None else Status.NO_VERDICT
+        status, confidence = Status.NO_VERDICT, math.nan
+        if chosen is not None:
+            status, confidence = Status.OK, share_of(chosen, candidates)
+            if is_below(confidence, self.options.abstain_below):
+                chosen, status = None, Status.ABSTAINED
         if any(self.late[row] for row in rows):
             chosen, status = None, Status.TIMEOUT
         elif any(self.broken[row] for row in rows) or (scored and _lacks_a_score(candidates)):
@@ -178,6 +184,7 @@ class _Chains:
         return _Thought(
             candidates, next((i for i, own in enumerate(candidates) if own is chosen), None), answers, status,
             sum(self.lengths[row] for row in rows), sum(self.tokens_run[row] for row in prompts), flops, rounds, tokens, kept,
+            confidence if status in (Status.OK, Status.ABSTAINED) else math.nan,
         )  # fmt: skip
 
     def _candidate(self, item: LongItem, row: int, first: int, answers: dict[str, int]) -> Candidate:
@@ -261,19 +268,31 @@ def first_best(scores: Sequence[float]) -> int:
     return next((place for place, score in enumerate(scores) if score >= best - SCORE_NOISE), 0)
 
 
+def share_of(chosen: Candidate, candidates: Sequence[Candidate]) -> float:
+    """Share of the chains that state the chosen verdict, in [0, 1]; those that state none count as others.
+
+    Args:
+        chosen: A chain, or a reused probe.
+        candidates: All of its item's, at least one of them a chain.
+    """
+    chains = [candidate for candidate in candidates if candidate.is_chain]
+    return sum(chain.verdict == chosen.verdict for chain in chains) / len(chains)
+
+
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, explain: bool) -> EGRMOutput:
     short = join_outputs([item.short for item in items])
     rewards, verdicts, statuses = short["rewards"].clone(), short["verdicts"].clone(), short["statuses"].clone()
-    texts: list[str | None] = []
+    confidence, texts, audits = short["confidence"].clone(), list(short["verdict_texts"]), list(short["audit_texts"])
     for index, (item, thought) in enumerate(zip(items, thoughts, strict=True)):
-        statuses[index] = int(thought.status)
         verdict = None if thought.chosen is None else thought.candidates[thought.chosen].verdict
-        label = None
+        label = None if verdict is None else label_of(item.task, verdict, thought.answers)
+        if item.audited:
+            audits[index] = label
+            continue
+        statuses[index], confidence[index], texts[index] = int(thought.status), thought.confidence, label
         if verdict is not None:
             verdicts[index] = verdict
             rewards[index] = reward_of(item.task, verdict, thought.answers, item.reference)
-            label = label_of(item.task, verdict, thought.answers)
-        texts.append(label)
     device = rewards.device
     counts = torch.tensor([len(thought.candidates) for thought in thoughts], device=device)
     scores = [candidate.score for thought in thoughts for candidate in thought.candidates]
@@ -287,6 +306,7 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "verdicts": verdicts,
         "statuses": statuses,
         "verdict_texts": texts,
+        "audit_texts": audits,
         "chain_scores": torch.tensor(scores, dtype=torch.float32, device=device),
         "chain_item_index": torch.arange(len(items), device=device).repeat_interleave(counts),
         "new_tokens": short["new_tokens"] + added[:, 0],
@@ -294,15 +314,18 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "draft_rounds": short["draft_rounds"] + added[:, 2],
         "draft_tokens": short["draft_tokens"] + added[:, 3],
         "draft_kept": torch.stack(kept),
+        "confidence": confidence,
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
     }
     values["unread_texts"] = [
-        thought.candidates[-1].text if thought.status == Status.NO_VERDICT and thought.candidates else None
-        for thought in thoughts
+        thought.candidates[-1].text if status == Status.NO_VERDICT and thought.candidates else None
+        for thought, status in zip(thoughts, statuses.tolist(), strict=True)
     ]
     if return_texts:
-        chosen = [None if t.chosen is None else t.candidates[t.chosen].text for t in thoughts]
-        values["rationales"] = chosen
+        values["rationales"] = [
+            None if t.chosen is None or item.audited else t.candidates[t.chosen].text
+            for item, t in zip(items, thoughts, strict=True)
+        ]
     if explain:
         probed = short.get("accounts") or [None] * len(items)
         values["accounts"] = [_account(*row) for row in zip(items, thoughts, probed, strict=True)]
@@ -314,10 +337,10 @@ def _account(item: LongItem, thought: _Thought, probed: Account | None) -> Accou
     probed = probed or Account("probes", labels)
     return replace(
         probed,
-        stage="chains",
+        stage="probes" if item.audited else "chains",
         labels=labels,
         candidates=tuple(thought.candidates),
-        chosen=thought.chosen,
+        chosen=None if item.audited else thought.chosen,
         scorer_prompts=item.prompt_texts,
         prefill_tokens=probed.prefill_tokens + thought.tokens_run,
         new_tokens=probed.new_tokens + thought.new_tokens,
@@ -325,4 +348,4 @@ def _account(item: LongItem, thought: _Thought, probed: Account | None) -> Accou
     )
 
 
-__all__ = ["choose", "deliberate", "first_best"]
+__all__ = ["choose", "deliberate", "first_best", "share_of"]

@@ -15,6 +15,8 @@ from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags, nee
 DECODERS = ("auto", "star", "expand", "first_token")
 SELECTIONS = ("scorer", "vote", "likelihood")
 PATHS = ("auto", "short", "long")
+REWARDS = ("verdict", "expected", "risk_adjusted")
+LEAST_BETA = 1e-6
 EXACT_KINDS = (
     "pairwise",
     "binary",
@@ -73,12 +75,28 @@ class ConsensusOptions:
     consensus_threshold: float = 0.8
     """tau, in [0, 1]: at or above it the short path is taken."""
     reward: str = "verdict"
-    """`verdict`: the chosen verdict's reward. `expected`: mean reward under the exact verdict distribution."""
+    """Reward of the short path. `verdict`: the chosen verdict's. `expected`: the mean under the exact verdict distribution.
+    `risk_adjusted`: its risk-adjusted value. On the long path the chosen verdict's reward counts."""
+    risk_beta: float = -1.0
+    """beta of the risk-adjusted value beta * log E exp(r / beta), in units of the reward: averse to risk below 0, seeking
+    it above, the mean where beta is large."""
+    abstain_below: float | None = None
+    """Confidence below which there is no reward and the status is `abstained`: of the consensus on the short path, of the
+    share of chains that state the chosen verdict on the long one. By default nothing abstains."""
 
     def __post_init__(self) -> None:
-        tau = self.consensus_threshold
+        tau, beta, floor = self.consensus_threshold, self.risk_beta, self.abstain_below
         need(is_finite(tau) and 0 <= tau <= 1, "consensus_threshold", tau, "a share in [0, 1], for example 0.8")
-        need_one_of(self, consensus=(None, "sampled", "exact"), reward=("verdict", "expected"))
+        need(is_finite(beta) and abs(beta) >= LEAST_BETA, "risk_beta", beta,
+             f"a finite number of at least {LEAST_BETA} below or above 0 (the mean itself is reward='expected')")  # fmt: skip
+        need(floor is None or (is_finite(floor) and 0 < floor <= 1), "abstain_below", floor,
+             "a share above 0 and at most 1, or None")  # fmt: skip
+        need_one_of(self, consensus=(None, "sampled", "exact"), reward=REWARDS)
+
+    @property
+    def needs_distribution(self) -> bool:
+        """Whether the exact distribution of verdicts has to be read; in resolved options."""
+        return self.consensus == "exact" or self.reward != "verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +145,16 @@ class CallOptions:
     """Compute every item alone and in fixed shapes: exact equality whatever the batch."""
     timeout_s: float | None = None
     """Deadline per item, in seconds; an item that misses it has status `timeout`."""
+    audit_share: float = 0.0
+    """Share of the items whose probes agreed, chosen by a hash of id and seed, that are judged by chains too. They keep the
+    short path's reward; the result's `audit_verdict` is what `path="long"` says."""
 
     def __post_init__(self) -> None:
         need_one_of(self, path=PATHS, decoder=DECODERS, seed_by=("id", "text"))
         need_flags(self, "strict")
         need(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed", self.seed, "an integer")
+        audited = self.audit_share
+        need(is_finite(audited) and 0 <= audited <= 1, "audit_share", audited, "a share in [0, 1], for example 0.05")
         timeout = self.timeout_s
         need(timeout is None or (is_finite(timeout) and timeout > 0), "timeout_s", timeout, "seconds > 0, or None")
 

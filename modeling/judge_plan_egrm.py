@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .engine_random_egrm import uniforms
 from .errors_egrm import ConfigError
 from .judge_options_egrm import PATHS, JudgeOptions
 from .verdict_consensus_egrm import Poll
+
+
+AUDIT_BRANCH = 1 << 30  # a branch that nothing is drawn for, far from those of ladder and chains
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,11 @@ class JudgePlan:
     """[B] tau, in [0, 1]."""
     timeouts_s: tuple[float | None, ...]
     """[B] seconds until the item is given up, counted from when its judging begins; None: never."""
+    audit_shares: tuple[float, ...]
+    """[B] chance that a short verdict is audited, in [0, 1]; 0 where consensus does not decide the path."""
 
     def __post_init__(self) -> None:
-        sizes = {len(self.num_probes), len(self.paths), len(self.thresholds), len(self.timeouts_s)}
+        sizes = {len(column) for column in self._columns}
         if len(sizes) != 1 or not set(self.paths) <= set(PATHS):
             raise ConfigError(
                 f"A plan decides the same for every item, each path one of {', '.join(PATHS)}; got {self!r:.300}."
@@ -45,6 +51,7 @@ class JudgePlan:
             paths=tuple(own.path for own in options),
             thresholds=tuple(own.consensus_threshold for own in options),
             timeouts_s=tuple(own.timeout_s for own in options),
+            audit_shares=tuple(own.audit_share if own.path == "auto" else 0.0 for own in options),
         )
 
     @property
@@ -69,18 +76,31 @@ class JudgePlan:
         """[B] bool, items whose path is this one."""
         return torch.tensor([own == path for own in self.paths], device=device)
 
-    def poll(self, item_index: Tensor, *, probes_are_candidates: bool) -> Poll:
+    def audits(self, item_ids: Tensor, seed: int) -> Tensor:
+        """[B] bool, items to be audited if they take the short path: a matter of id and seed, never of place or batch.
+
+        Args:
+            item_ids: [B] int64.
+            seed: Of all random numbers.
+        """
+        shares = torch.tensor(self.audit_shares, dtype=torch.float64, device=item_ids.device)
+        return uniforms(seed, item_ids, torch.full_like(item_ids, AUDIT_BRANCH), 0) < shares
+
+    def poll(self, item_index: Tensor, *, probes_are_candidates: bool, abstain_below: float | None = None) -> Poll:
         """Who votes, and when it is enough.
 
         Args:
             item_index: [R] int64, the item of each prompt.
             probes_are_candidates: Whether probes are candidates on the long path, and so are read to their end there.
+            abstain_below: Share below which a short verdict does not count.
         """
+        threshold = self.threshold(item_index.device)
         drawn = torch.tensor(self.num_probes, device=item_index.device)
         return Poll(
             item_index=item_index,
             voters=torch.bincount(item_index, minlength=self.num_items) * drawn,
-            threshold=self.threshold(item_index.device),
+            threshold=threshold,
+            enough=threshold.clamp_min(abstain_below or 0.0),
             stop_long=self.takes("auto", item_index.device) & (not probes_are_candidates),
             per_prompt=max(self.num_probes),
             live=self._live(item_index),
@@ -95,7 +115,7 @@ class JudgePlan:
 
     @property
     def _columns(self) -> tuple[tuple, ...]:
-        return self.num_probes, self.paths, self.thresholds, self.timeouts_s
+        return self.num_probes, self.paths, self.thresholds, self.timeouts_s, self.audit_shares
 
 
 __all__ = ["JudgePlan"]

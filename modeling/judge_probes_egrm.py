@@ -38,7 +38,7 @@ def needed_abilities(options: JudgeOptions, state_pooling: str | None) -> set[st
     """
     probes, chains = options.path != "long", options.path != "short"
     wanted = {
-        "logits": probes and (options.consensus == "exact" or options.reward == "expected"),
+        "logits": probes and options.needs_distribution,
         "restrict": probes and options.consensus == "sampled" and options.probe_vocabulary == "verdict",
         "log_probs": chains and options.selection == "likelihood",
         "states": chains and options.selection == "scorer" and state_pooling is not None,
@@ -60,12 +60,17 @@ def check_task(task: JudgeTask, options: JudgeOptions) -> None:
     """
     if options.path == "long":
         return
-    needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if needs_list and not task.space.enumerable:
+    if _needs_list(options) and not task.space.enumerable:
         raise ConfigError(
             "Free verdicts cannot be listed, so neither probe_vocabulary='verdict' nor consensus='exact' nor "
-            "reward='expected' is defined for them.",
+            "a reward other than 'verdict' is defined for them.",
             "Use probe_vocabulary='full', consensus='sampled', reward='verdict'.",
+        )
+    if options.reward != "verdict" and not task.space.has_amounts:
+        raise ConfigError(
+            f"reward={options.reward!r} needs verdicts whose rewards are amounts, but those of a {task.space.kind} space are "
+            "positions, of which there is no mean.",
+            "Use reward='verdict'.",
         )
     trie = build_trie(task, options, torch.device("cpu"))
     steps = trie.max_steps if trie is not None and options.probe_vocabulary == "verdict" else options.max_probe_tokens
@@ -82,8 +87,7 @@ def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> 
     Raises:
         ConfigError: The options need a larger token budget.
     """
-    needs_list = options.probe_vocabulary == "verdict" or options.consensus == "exact" or options.reward == "expected"
-    if not needs_list or not task.space.enumerable:
+    if not _needs_list(options) or not task.space.enumerable:
         return None
     trie = _trie_of(task.verdict_token_ids, task.probe_stop_ids, device)
     if (
@@ -97,6 +101,10 @@ def build_trie(task: JudgeTask, options: JudgeOptions, device: torch.device) -> 
             f"Set max_probe_tokens to at least {trie.max_steps}.",
         )
     return trie
+
+
+def _needs_list(options: JudgeOptions) -> bool:
+    return options.probe_vocabulary == "verdict" or options.needs_distribution
 
 
 @lru_cache(maxsize=32)
@@ -210,7 +218,7 @@ def exact_probs(
     prompts: Prompts, trie: VerdictTrie, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan
 ) -> Tensor | None:
     """[B, M, C] float64, verdict distribution of each rung averaged over both orders; None where nothing needs it."""
-    if options.consensus != "exact" and options.reward != "expected":
+    if not options.needs_distribution:
         return None
     node_logits, most = prompts.read(trie.paths, trie.columns), max(plan.num_probes)
     ladder = torch.tensor(

@@ -21,7 +21,11 @@ _REASONS = {
     Status.NO_VERDICT: "Neither a probe nor a chain stated a verdict, or too little probability lay on verdicts.",
     Status.TIMEOUT: "The deadline (`timeout_s`) passed before there was a verdict.",
     Status.ERROR: "The generator returned numbers that are not finite.",
+    Status.ABSTAINED: "The judge was less sure of its verdict than `abstain_below` asks.",
 }
+
+
+_CERTAINTY = ("confidence", "reward_mean", "reward_variance", "reward_risk_adjusted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class JudgeResult:
     route: str | None
     """`short` or `long`; None where the record was never judged."""
     status: str
-    """`ok`, `no_verdict`, `too_long`, `timeout` or `error`."""
+    """`ok`, `no_verdict`, `too_long`, `timeout`, `error` or `abstained`."""
     tokens: int
     """New tokens sampled for the record: probes and chains."""
     truncated: bool
@@ -52,6 +56,19 @@ class JudgeResult:
     """How each judge prompt showed the candidates: `ab` and `ba` for a pair, otherwise `given`."""
     seed: int | None
     """Seed of the random numbers; None where none could be drawn."""
+    confidence: float | None = None
+    """Share behind the believed verdict, in [0, 1]: the consensus on the short path, the share of the chains that state it
+    on the long one. None where there is no verdict; given where the judge abstained."""
+    reward_mean: float | None = None
+    """Mean reward under the probes' exact verdict distribution; None where that is not known, or rewards are no amounts."""
+    reward_variance: float | None = None
+    """Variance of the reward, likewise."""
+    reward_risk_adjusted: float | None = None
+    """beta * log E exp(r / beta) with beta = `risk_beta`, likewise."""
+    audited: bool = False
+    """Whether the long path was asked too, for comparison only (`audit_share`): the reward is the short path's."""
+    audit_verdict: str | None = None
+    """The audit's verdict; None where there was no audit, or it ended without a verdict."""
     rationale: str | None = None
     """Text of the chain that was believed, where asked for; None on the short path."""
     error: str | None = None
@@ -141,6 +158,7 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 verdict=columns["verdict_texts"][row] if ok else None,
                 consensus=_finite(columns["consensus"][row]),
                 consensus_is_bound=columns["consensus_is_bound"][row],
+                **{name: _finite(columns[name][row]) for name in _CERTAINTY if name in columns},
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],
@@ -148,6 +166,8 @@ def results_of(entries: Sequence[Entry], output: EGRMOutput, seed: int) -> list[
                 truncated_tokens=item.truncated_tokens,
                 order=_orders(item),
                 seed=seed,
+                audited=bool(columns["audited"][row]) if "audited" in columns else False,
+                audit_verdict=columns["audit_texts"][row] if "audit_texts" in columns else None,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
                 said=unread[row],

@@ -112,13 +112,13 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     values = dict(short.items())
     for name in (
         "rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops", "draft_rounds", "draft_tokens",
-        "draft_kept",
+        "draft_kept", "confidence",
     ):  # fmt: skip
         values[name] = short[name].clone()
         values[name][rows] = long[name].to(rows.device)
     values["chain_scores"] = long.chain_scores
     values["chain_item_index"] = rows[long["chain_item_index"].to(rows.device)]
-    for name in ("verdict_texts", "rationales", "unread_texts", "accounts"):
+    for name in ("verdict_texts", "rationales", "audit_texts", "unread_texts", "accounts"):
         if long.get(name) is not None:
             values[name] = list(short.get(name) or [None] * len(short["rewards"]))
             for row, value in zip(long_index, long[name], strict=True):

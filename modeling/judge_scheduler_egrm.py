@@ -20,7 +20,7 @@ from .judge_values_egrm import EGRMOutput, LongItem, LongItems, Status
 from .prompt_groups_egrm import begin_alike, find_groups
 
 
-PLAN_OPTIONS = frozenset({"num_probes", "path", "consensus_threshold", "timeout_s"})
+PLAN_OPTIONS = frozenset({"num_probes", "path", "consensus_threshold", "timeout_s", "audit_share"})
 """Options in which items of one batch may differ: they are decided item by item (`JudgePlan`)."""
 
 
@@ -35,6 +35,7 @@ class _Slot:
     key: Hashable  # records with equal keys can be judged together
     long_item: LongItem | None = None
     seconds_left: float = math.inf
+    answer: JudgeResult | None = None  # stands already, where the long path is asked for an audit only
 
 
 class Scheduler:
@@ -246,6 +247,7 @@ class Scheduler:
                 slot.long_item = undecided[row]
                 # Waiting for a full batch is no computing: the clock stops, unless the caller's own deadline runs.
                 slot.seconds_left = undecided[row].deadline - time.monotonic()
+                slot.answer = results[row] if results[row].audited else None
                 self._pool.append(slot)
             else:
                 self._finish(slot, results[row])
@@ -263,7 +265,11 @@ class Scheduler:
             results = results_of([slot.entry for slot in slots], output, _seed(slots[0]))
         except Exception as error:
             raise_if_programs(error)
-            self._alone.extend(slots)
+            for slot in slots:
+                if slot.answer is None:
+                    self._alone.append(slot)
+                else:  # an audit that failed costs no reward
+                    self._finish(slot, slot.answer)
         else:
             for slot, result in zip(slots, results, strict=True):
                 self._finish(slot, result)

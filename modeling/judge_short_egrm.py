@@ -32,7 +32,8 @@ from .judge_values_egrm import (
     ShortStage,
     Status,
 )
-from .verdict_consensus_egrm import Consensus, Route, exact_consensus, sum_by
+from .verdict_consensus_egrm import Consensus, Route, exact_consensus, is_below, sum_by
+from .verdict_worth_egrm import unknown_worth, worth_of
 
 
 def judge_short(
@@ -86,7 +87,9 @@ def _probe(
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
     probes = None
     if sampled:
-        poll = plan.poll(inputs.item_index, probes_are_candidates=options.reuse_probes)
+        poll = plan.poll(
+            inputs.item_index, probes_are_candidates=options.reuse_probes, abstain_below=options.abstain_below
+        )
         probes = draw_probes(model, prompts, trie, inputs, options, poll, deadlines, states)
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
@@ -97,15 +100,18 @@ def _probe(
         now = time.monotonic()
         timed_out = torch.tensor([now > deadline for deadline in deadlines], device=engine.device)
         broken = by_rung.isnan().any(-1).any(-1)
-    short = plan.takes("short", engine.device)
-    consensus = replace(consensus, routes=torch.where(short, int(Route.SHORT), consensus.routes))
+    forced = plan.takes("short", engine.device)
+    consensus = replace(consensus, routes=torch.where(forced, int(Route.SHORT), consensus.routes))
 
     statuses = torch.full_like(consensus.routes, int(Status.OK))
-    statuses[(consensus.routes == Route.SHORT) & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
+    short = consensus.routes == Route.SHORT
+    statuses[short & is_below(consensus.agreement, options.abstain_below)] = int(Status.ABSTAINED)
+    statuses[short & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
-    stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, inputs, options, plan)
+    audits = (consensus.routes == Route.SHORT) & (statuses == Status.OK) & plan.audits(inputs.item_ids, options.seed)
+    stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, audits, inputs, options, plan)
     return stage.result([sum(parts) for parts in zip(*flops, strict=True)], deadlines, explain)
 
 
@@ -121,7 +127,7 @@ def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: Jud
         routes=torch.full_like(zeros, int(Route.LONG)),
     )
     waits = torch.ones_like(consensus.is_bound)
-    stage = _Stage(model, prompts, None, consensus, None, zeros, waits, inputs, options, plan)
+    stage = _Stage(model, prompts, None, consensus, None, zeros, waits, ~waits, inputs, options, plan)
     return stage.result(start_flops(engine.cost, prompts, 0), deadlines, explain)
 
 
@@ -134,7 +140,8 @@ class _Stage:
     consensus: Consensus
     by_rung: Tensor | None
     statuses: Tensor
-    waits: Tensor
+    waits: Tensor  # [B] bool, undecided
+    audits: Tensor  # [B] bool, decided, and asked of the long path all the same
     inputs: JudgeInputs
     options: JudgeOptions
     plan: JudgePlan
@@ -142,7 +149,7 @@ class _Stage:
     def result(self, flops: list[float], deadlines: Sequence[float], explain: bool) -> ShortStage:
         """The stage's output, and its items on their way to the long path."""
         output = self._output(flops)
-        index = tuple(self.waits.nonzero()[:, 0].tolist())
+        index = tuple((self.waits | self.audits).nonzero()[:, 0].tolist())
         if explain:
             accounts: list[Account | None] = [self._account(item, output) for item in range(self.inputs.num_items)]
             output = EGRMOutput(**output, accounts=accounts)
@@ -160,9 +167,12 @@ class _Stage:
             dtype=torch.float32, device=device,
         )  # fmt: skip
         probs = None if self.by_rung is None else over_ladder(self.by_rung, self.plan)
-        if options.reward == "expected" and probs is not None:
-            values = torch.tensor(task.space.rewards, dtype=torch.float64, device=device)
-            rewards = torch.where(rewards.isnan(), rewards, (probs @ values).float())
+        worth = unknown_worth(num_items, device)
+        if probs is not None and task.space.has_amounts:
+            worth = worth_of(probs, task.space.rewards, options.risk_beta)
+            if options.reward != "verdict":
+                rewards = torch.where(rewards.isnan(), rewards, worth.of(options.reward).float())
+        believed = (consensus.routes == Route.SHORT) & (consensus.agreement > 0)
         new_tokens = torch.zeros_like(statuses)
         if self.probes is not None:
             new_tokens = sum_by(owners, self.probes.drawn.lengths, num_items)
@@ -171,6 +181,10 @@ class _Stage:
             verdicts=consensus.verdicts,
             consensus=consensus.agreement,
             consensus_is_bound=consensus.is_bound,
+            confidence=torch.where(believed, consensus.agreement, torch.nan),
+            reward_mean=worth.mean,
+            reward_variance=worth.variance,
+            reward_risk_adjusted=worth.risk_adjusted,
             routes=consensus.routes,
             prompt_item_index=owners,
             probe_verdicts=None if self.probes is None else self.probes.reader.verdicts,
@@ -184,6 +198,8 @@ class _Stage:
             prefill_tokens=sum_by(owners, torch.tensor(self.prompts.tokens_run, device=device), num_items),
             flops=sum_by(owners, torch.tensor(flops, dtype=torch.float64, device=device), num_items),
             verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
+            audited=self.audits,
+            audit_texts=[None] * num_items,
             unread_texts=[self._unread(b) if statuses[b] == Status.NO_VERDICT else None for b in range(num_items)],
         )
 
@@ -232,7 +248,7 @@ class _Stage:
         if explain or (self.options.selection == "scorer" and not self.model.state_pooling):
             turn = len(inputs.task.judge_turn_ids) if inputs.turn_tokens is None else inputs.turn_tokens[item]
             prompt_texts = tuple(_prompt_texts(self.model, inputs, rows, turn))
-        reuses = self.probes is not None and self.options.reuse_probes
+        audited = bool(self.audits[item])
         return LongItem(
             task=inputs.task,
             item_id=int(inputs.item_ids[item]),
@@ -240,10 +256,12 @@ class _Stage:
             prompt_texts=prompt_texts,
             swapped=tuple(inputs.swapped[rows].tolist()),
             reference=inputs.references[item] if inputs.references else None,
-            answers=dict(self.probes.reader.answers[item]) if self.probes is not None and reuses else {},
-            probes=tuple(self._reused(item, rows)),
+            answers={} if self.probes is None else dict(self.probes.reader.answers[item]),
+            # An audit says what chains alone would have said: the probes are what it judges.
+            probes=() if audited else tuple(self._reused(item, rows)),
             deadline=deadline,
             short=rows_of(output, [item]),
+            audited=audited,
         )
 
     def _reused(self, item: int, rows: list[int]) -> list[Candidate]:

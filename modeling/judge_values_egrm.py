@@ -27,6 +27,7 @@ class Status(IntEnum):
     TOO_LONG = 2
     TIMEOUT = 3
     ERROR = 4
+    ABSTAINED = 5
 
 
 class Judge(Protocol):
@@ -214,6 +215,15 @@ class EGRMOutput(ModelOutput):
     """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
+    confidence: Tensor | None = None
+    """[B] float64 in [0, 1], share behind the believed verdict: the consensus on the short path, the share of chains that
+    state it on the long one; NaN where no verdict exists."""
+    reward_mean: Tensor | None = None
+    """[B] float64, mean reward under `verdict_probs`; NaN where these are not known, or rewards are no amounts."""
+    reward_variance: Tensor | None = None
+    """[B] float64, variance of the reward, likewise."""
+    reward_risk_adjusted: Tensor | None = None
+    """[B] float64, beta * log E exp(r / beta) with beta = `risk_beta`, likewise."""
     routes: Tensor | None = None
     """[B] int64, `Route`."""
     prompt_item_index: Tensor | None = None
@@ -247,6 +257,10 @@ class EGRMOutput(ModelOutput):
     """[B] verdicts as text; None where there is none."""
     rationales: list[str | None] | None = None
     """[B] text of the chosen candidate where asked for."""
+    audited: Tensor | None = None
+    """[B] bool, whether the long path was asked too, for comparison only: rewards and verdicts are the short path's."""
+    audit_texts: list[str | None] | None = None
+    """[B] the audit's verdicts as text; None where there was no audit, or it ended without one."""
     unread_texts: list[str | None] | None = None
     """[B] what was written for an item whose status is NO_VERDICT: its last chain, or its first probe; None for others."""
     accounts: list[Account | None] | None = None
@@ -282,13 +296,15 @@ class LongItem:
     swapped: tuple[bool, ...]
     reference: str | None
     answers: dict[str, int]
-    """Ids of the `free` answers of its reused probes."""
+    """Ids of the `free` answers of its probes."""
     probes: tuple[Candidate, ...]
     """Reused probes that state a verdict."""
     deadline: float
     """`time.monotonic()` at which the item is given up."""
     short: EGRMOutput
     """The item's short stage: one row of each field."""
+    audited: bool = False
+    """Whether its short verdict stands whatever its chains say."""
 
 
 class LongItems(tuple[LongItem, ...]):
@@ -317,7 +333,7 @@ class ShortStage:
     """What the probes decided about B items."""
 
     output: EGRMOutput
-    """Final for every item but those of `long_index`, whose rewards are NaN."""
+    """Final for every item but those of `long_index`, whose rewards are NaN, or final too where they are audited."""
     waiting: LongItems
     long_index: tuple[int, ...]
     """Positions of the waiting items among the B."""

@@ -54,6 +54,8 @@ class Poll:
     """[B] bool, whether a certain long path is reason to stop: not where probes are candidates on it."""
     per_prompt: int
     """M, the most probes of any prompt."""
+    enough: Tensor
+    """[B] float64, share of one verdict after which nothing can change: tau, or `abstain_below` where that is higher."""
     live: Tensor | None = None
     """[R * M] bool, which of M rows of each prompt are drawn; None: all."""
 
@@ -72,7 +74,7 @@ class Poll:
 
     def decided(self, counts: Tensor, unread: Tensor) -> Tensor:
         """[B] bool, whether the probes still running can no longer change what matters; see `is_decided`."""
-        return is_decided(counts, unread, self.voters, self.threshold, self.stop_long)
+        return is_decided(counts, unread, self.voters, self.threshold, self.stop_long, self.enough)
 
     def result(self, counts: Tensor, unread: Tensor, late: Tensor) -> tuple[Consensus, Tensor]:
         """Vote and route, and [B] bool, items that ran out of time.
@@ -85,7 +87,8 @@ class Poll:
             late: [B] bool, items of which some probe was late.
         """
         consensus = sampled_consensus(counts, unread, self.voters, self.threshold)
-        return consensus, late & ~is_decided(counts, unread, self.voters, self.threshold, stop_long=False)
+        decided = is_decided(counts, unread, self.voters, self.threshold, stop_long=False, enough=self.enough)
+        return consensus, late & ~decided
 
 
 def count_votes(verdicts: Tensor, counted: Tensor, row_item: Tensor, num_items: int, num_verdicts: int) -> Tensor:
@@ -127,6 +130,16 @@ def choose_route(agreement: Tensor, threshold: float | Tensor) -> Tensor:
     return torch.where(short, int(Route.SHORT), int(Route.LONG))
 
 
+def is_below(share: float | Tensor, floor: float | None) -> bool | Tensor:
+    """Whether a share lies below a floor, whatever the rounding of either; nothing lies below None.
+
+    Args:
+        share: One, or a tensor of them.
+        floor: In [0, 1], or None.
+    """
+    return share < (0.0 if floor is None else floor - _SLACK)
+
+
 def sampled_consensus(counts: Tensor, unread: Tensor, total: Tensor, threshold: float | Tensor) -> Consensus:
     """Vote and route of sampled probes.
 
@@ -156,8 +169,9 @@ def exact_consensus(probs: Tensor, threshold: float | Tensor) -> Consensus:
 
 
 def is_decided(
-    counts: Tensor, remaining: Tensor, total: Tensor, threshold: float | Tensor, stop_long: bool | Tensor
-) -> Tensor:
+    counts: Tensor, remaining: Tensor, total: Tensor, threshold: float | Tensor, stop_long: bool | Tensor,
+    enough: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Whether the probes still running can no longer change route or verdict.
 
     Args:
@@ -166,6 +180,7 @@ def is_decided(
         total: [B] int64, all probes.
         threshold: tau, one for all or [B].
         stop_long: Whether a certain long path is reason to stop (not when probes are candidates there), likewise.
+        enough: [B], the share that settles a short path, by default tau.
 
     Returns:
         [B] bool.
@@ -175,8 +190,8 @@ def is_decided(
     rivals = counts.clone()
     rivals.scatter_(-1, first_argmax(counts)[:, None], 0)
     wins = best > rivals.amax(-1) + remaining
-    enough = best.double() / total.clamp_min(1) >= threshold - _SLACK
-    short = wins & enough & (best > 0)
+    settled = best.double() / total.clamp_min(1) >= (threshold if enough is None else enough) - _SLACK
+    short = wins & settled & (best > 0)
     reachable = (best + remaining).double() / total.clamp_min(1)
     long = reachable < threshold - _SLACK
     return short | (long & stop_long)
@@ -209,6 +224,7 @@ __all__ = [
     "count_votes",
     "exact_consensus",
     "first_argmax",
+    "is_below",
     "is_decided",
     "sampled_consensus",
     "sum_by",

@@ -135,6 +135,11 @@ class VerdictSpace:
         return self.kind == "pointwise"
 
     @property
+    def has_amounts(self) -> bool:
+        """Whether rewards are amounts, whose mean says something: not those of `listwise`, which are positions."""
+        return self.kind not in ("listwise", "free")
+
+    @property
     def enumerable(self) -> bool:
         """Whether the verdicts can be listed: all but `free`."""
         return self.kind != "free"

@@ -101,9 +101,9 @@ def test_a_plan_that_does_not_fit_is_refused(model):
     with pytest.raises(ConfigError, match="one decision per item"):
         model.judge(inputs, plan=plan_of(model, OWN[:1]))
     with pytest.raises(ConfigError, match="one decision per item"):
-        model.judge(inputs, plan=JudgePlan((6, 1), ("auto",) * 2, (0.8,) * 2, (None,) * 2))
+        model.judge(inputs, plan=JudgePlan((6, 1), ("auto",) * 2, (0.8,) * 2, (None,) * 2, (0.0,) * 2))
     with pytest.raises(ConfigError, match="each path one of"):
-        JudgePlan((1,), ("fast",), (0.8,), (None,))
+        JudgePlan((1,), ("fast",), (0.8,), (None,), (0.0,))
 
 
 def test_fewer_probes_are_the_first_rungs_of_the_ladder(model):

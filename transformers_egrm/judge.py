@@ -3,7 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from threading import RLock
 from typing import Any
@@ -146,7 +146,7 @@ class RewardJudge:
         """Score every response to one question and sort them; the question is prefilled once per batch.
 
         Equal rewards are told apart by the expected reward where the exact distribution of verdicts is known, which it is
-        for exact consensus and `reward="expected"`. What is equal still is tied: no place in the list decides.
+        for exact consensus and for every `reward` but `verdict`. What is equal still is tied: no place in the list decides.
 
         Args:
             prompt: The question, text or messages.
@@ -162,13 +162,10 @@ class RewardJudge:
         if space is None and self._kind(self.space) not in ("pointwise", "binary"):
             space = {"kind": "pointwise"}
         records = [{"prompt": prompt, "response": response} for response in responses]
-        # The account holds the distribution of verdicts, and asking for it changes no draw.
-        told = tuple(self._start(records, space, grouped=True, explain=True))
-        worths = self.processor.task(self.space if space is None else space, self.rubric).space.rewards
-        places = [_place(result, worths) for result in told]
-        order = tuple(sorted(range(len(told)), key=lambda index: places[index]))
-        first = [index for index in order if places[index] == places[order[0]] and told[index].reward is not None]
-        results = told if self.explain else tuple(replace(result, account=None) for result in told)
+        results = tuple(self._start(records, space, grouped=True))
+        places = [_place(result) for result in results]
+        order = tuple(sorted(range(len(results)), key=lambda index: places[index]))
+        first = [index for index in order if places[index] == places[order[0]] and results[index].reward is not None]
         return Ranking(results, order, tuple(first) if len(first) > 1 else ())
 
     def compare(self, prompt: Any, response_a: str, response_b: str, *, space: Any = None) -> JudgeResult:
@@ -189,10 +186,10 @@ class RewardJudge:
         (result,) = self._start([record], space, grouped=False)
         return result
 
-    def _start(self, records: Iterable[object], space: Any, *, grouped: bool, explain: bool = False) -> "JudgeStream":
+    def _start(self, records: Iterable[object], space: Any, *, grouped: bool) -> "JudgeStream":
         space = self.space if space is None else space
         self._check(space)
-        return JudgeStream(self, records, space, grouped=grouped, explain=explain or self.explain)
+        return JudgeStream(self, records, space, grouped=grouped)
 
     def _check(self, space: Any) -> None:
         self.model.config.judge_options(self._kind(space), **self.options)
@@ -210,15 +207,13 @@ class JudgeStream(Iterator[JudgeResult]):
         counts: Results delivered so far, by status.
     """
 
-    def __init__(
-        self, judge: RewardJudge, records: Iterable[object], space: Any, *, grouped: bool, explain: bool
-    ) -> None:
+    def __init__(self, judge: RewardJudge, records: Iterable[object], space: Any, *, grouped: bool) -> None:
         self.counts: Counter[str] = Counter()
         self._judge = judge
         self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
         self._scheduler = Scheduler(
             judge.model, judge.processor, batch_size=judge.batch_size, batch_tokens=judge.batch_tokens,
-            return_texts=judge.return_rationale, explain=explain, **judge.options,
+            return_texts=judge.return_rationale, explain=judge.explain, **judge.options,
         )  # fmt: skip
         # Re-entrant: a record's own iterator may look at `counts`, and asking for the next result then is an error, no lock-up.
         self._lock, self._reading = RLock(), False
@@ -276,15 +271,12 @@ class JudgeStream(Iterator[JudgeResult]):
             self._in_flight.append(self._scheduler.submit(record, **self._encoding))
 
 
-def _place(result: JudgeResult, worths: Sequence[float]) -> tuple[float, float]:
+def _place(result: JudgeResult) -> tuple[float, float]:
     """What a response is sorted by: its reward, then its expected reward; lower is better."""
     if result.reward is None:
         return math.inf, 0.0
-    rungs = () if result.account is None else result.account.verdict_probs
-    weighted = (share * worth for rung in rungs for share, worth in zip(rung, worths, strict=True))
-    expected = sum(weighted) / len(rungs) if rungs else 0.0
     # Probabilities agree to about 1e-6 whatever the batch: less decides nothing.
-    return -result.reward, -round(expected, _EXPECTED_DIGITS) if math.isfinite(expected) else 0.0
+    return -result.reward, -round(result.reward_mean or 0.0, _EXPECTED_DIGITS)
 
 
 def _refuse_no_records(records: Any) -> None:

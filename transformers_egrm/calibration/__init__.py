@@ -1,0 +1,1 @@
+"""What an owner's labels allow: calibrated probabilities, and thresholds with a promise that can be checked."""
