@@ -12,13 +12,13 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
@@ -33,11 +33,15 @@ from transformers_egrm.training.trainer import no_recomputation
 
 RIGHT = 0.45
 """Share of right answers among those that the policy is fine-tuned on."""
+ANSWERS = 64
+"""Answers in a step of either training; in GRPO eight to each of eight questions."""
 SMALL = {
-    "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
-    "dataloader_pin_memory": False, "lr_scheduler_type": "constant", **no_recomputation(),
+    "per_device_train_batch_size": ANSWERS, "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no",
+    "disable_tqdm": True, "dataloader_pin_memory": False, "lr_scheduler_type": "constant", **no_recomputation(),
 }  # fmt: skip
 """What both trainings share: a model of a million parameters on a CPU."""
+Grade = Callable[[Task, str], float]
+"""The true reward of an answer, in [0, 1]."""
 
 
 class ShuffledReward(EGRMReward):
@@ -50,16 +54,18 @@ class ShuffledReward(EGRMReward):
         return rewards
 
 
-def tasks(stream: str) -> Iterator[Task]:
-    """One-step tasks of all domains, without end; the same stream gives the same tasks."""
+def tasks(stream: str, *, for_training: bool = True) -> Iterator[Task]:
+    """One-step tasks of all domains, without end; the same stream gives the same tasks.
+
+    Args:
+        stream: Any name.
+        for_training: Whether they are of the three in four that are trained on; the others are measured on.
+    """
     rng = random.Random(stream)
     while True:
-        yield DOMAINS[rng.choice(tuple(DOMAINS))](rng, 1)
-
-
-def is_for_training(task: Task) -> bool:
-    """Whether a task is trained on, as three of four are; the others are measured on."""
-    return sum(task.question.encode()) % 4 > 0
+        task = DOMAINS[rng.choice(tuple(DOMAINS))](rng, 1)
+        if (sum(task.question.encode()) % 4 > 0) == for_training:
+            yield task
 
 
 def say(answer: str) -> str:
@@ -67,110 +73,129 @@ def say(answer: str) -> str:
     return f"It is {answer}."
 
 
+def is_right(task: Task, text: str) -> float:
+    """1 for the right answer."""
+    return float(text == say(task.answer))
+
+
+def faulty_answers(seed: int) -> Iterator[tuple[Task, str]]:
+    """Tasks with answers of which fewer than half are right."""
+    rng = random.Random(f"answers {seed}")
+    for task in tasks(f"faulty {seed}"):
+        yield task, say(task.answer if rng.random() < RIGHT else task.wrong[0][0])
+
+
 def ask(task: Task) -> list[dict[str, str]]:
     """A task as a conversation."""
     return [{"role": "user", "content": task.question}]
 
 
-def faulty_policy(seed: int, steps: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The judge's generator, fine-tuned on answers of which fewer than half are right.
+def fine_tune(policy: Any, tokenizer: Any, answers: Iterable[tuple[Task, str]], seed: int, steps: int = 60) -> None:
+    """Teach a policy to answer so.
 
     Args:
-        seed: Of data and training.
-        steps: How many, of 64 answers each.
+        policy: A causal LM.
+        tokenizer: Its tokenizer.
+        answers: Tasks and what is said to them.
+        seed: Of the training.
+        steps: With `ANSWERS` answers each.
     """
-    judge, rng = load_mini(), random.Random(f"answers {seed}")
-    policy, tokenizer = judge.generator, judge.processor.tokenizer
-    rows = []
-    for task in islice(filter(is_for_training, tasks(f"faulty {seed}")), 64 * steps):
-        answer = task.answer if rng.random() < RIGHT else task.wrong[0][0]
-        rows.append({"prompt": ask(task), "completion": [{"role": "assistant", "content": say(answer)}]})
+    rows = [
+        {"prompt": ask(task), "completion": [{"role": "assistant", "content": text}]}
+        for task, text in islice(answers, ANSWERS * steps)
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        config = SFTConfig(
-            folder, max_steps=steps, per_device_train_batch_size=64, learning_rate=1e-3, seed=seed, **SMALL
-        )
+        config = SFTConfig(folder, max_steps=steps, learning_rate=1e-3, seed=seed, **SMALL)
         trainer = SFTTrainer(policy, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return policy, tokenizer
 
 
 @torch.no_grad()
-def true_reward(policy: Any, tokenizer: Any, count: int = 512) -> float:
-    """Share of right answers, one sampled answer to each of the same `count` questions that no training uses."""
-    held_out = list(islice((task for task in tasks("measured") if not is_for_training(task)), count))
+def true_reward(policy: Any, tokenizer: Any, grade: Grade, count: int = 512) -> float:
+    """Mean true reward of one sampled answer to each of `count` questions, which are always the same."""
+    measured = list(islice(tasks("measured", for_training=False), count))
     prompts = tokenizer.apply_chat_template(
-        [ask(task) for task in held_out], add_generation_prompt=True, tokenize=False
+        [ask(task) for task in measured], add_generation_prompt=True, tokenize=False
     )
     inputs = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt", return_token_type_ids=False)
     training = policy.training
-    written = policy.eval().generate(**inputs, max_new_tokens=12, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
+    written = policy.eval().generate(**inputs, max_new_tokens=24, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
     policy.train(training)
     said = tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return sum(text.strip() == say(task.answer) for text, task in zip(said, held_out, strict=True)) / count
+    return sum(grade(task, text) for task, text in zip(measured, said, strict=True)) / count
 
 
 class TruthCallback(TrainerCallback):
-    """Measures the true reward before the first step and after every few."""
+    """Measures the true reward before the first step, after every few, and at the end."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, every: int) -> None:
-        self.tokenizer, self.every = tokenizer, every
+    def __init__(self, tokenizer: Any, grade: Grade, every: int) -> None:
+        self.tokenizer, self.grade, self.every = tokenizer, grade, every
         self.history: list[dict[str, float]] = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the policy that is about to take a step."""
         if state.global_step % self.every == 0:
-            self.measure(state, kwargs["model"])
+            self.measure(state.global_step, kwargs["model"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the policy that is done."""
-        self.measure(state, kwargs["model"])
+        self.measure(state.global_step, kwargs["model"])
 
-    def measure(self, state: Any, model: Any) -> None:
+    def measure(self, step: int, policy: Any) -> None:
         """Add a row to the history."""
-        judged = next((row["reward"] for row in reversed(state.log_history) if "reward" in row), float("nan"))
-        row = {"step": state.global_step, "true": true_reward(model, self.tokenizer), "judge": judged}
-        self.history.append(row)
-        print(json.dumps(row), flush=True)
+        self.history.append({"step": step, "true": true_reward(policy, self.tokenizer, self.grade)})
+        print(json.dumps(self.history[-1]), flush=True)
 
 
-def run(
-    seed: int, *, shuffled: bool = False, steps: int = 30, sft_steps: int = 60, every: int = 10
-) -> list[dict[str, float]]:
+def train(policy: Any, tokenizer: Any, reward: Any, seed: int, steps: int, truth: TruthCallback) -> list[dict]:
+    """Train a policy with GRPO.
+
+    Args:
+        policy: A causal LM.
+        tokenizer: Its tokenizer.
+        reward: A reward function.
+        seed: Of questions and training.
+        steps: With 8 questions and 8 answers to each.
+        truth: Measures on the way.
+
+    Returns:
+        What the trainer logged at each step.
+    """
+    asked = islice(tasks(f"asked {seed}"), 8 * steps)
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(
+            folder, max_steps=steps, num_generations=8, max_completion_length=24, learning_rate=5e-4, logging_steps=1,
+            seed=seed, **SMALL,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            policy, reward_funcs=reward, args=config, processing_class=tokenizer, callbacks=[truth],
+            train_dataset=Dataset.from_list([{"prompt": ask(task)} for task in asked]),
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return [row for row in trainer.state.log_history if "reward" in row]
+
+
+def run(seed: int, *, shuffled: bool = False, steps: int = 30, every: int = 10) -> list[dict[str, float]]:
     """Fine-tune a faulty policy and train it against the judge.
 
     Args:
         seed: Of everything.
         shuffled: Whether the rewards are dealt out at random.
-        steps: Of GRPO, with 8 questions and 8 answers to each.
-        sft_steps: Of the fine-tuning before.
+        steps: Of GRPO.
         every: Steps from one measurement of the true reward to the next.
 
     Returns:
-        True reward in [0, 1] and mean reward of the last step, by step.
+        Rows of `step` and `true`, the share of right answers.
     """
     set_seed(seed)
-    policy, tokenizer = faulty_policy(seed, sft_steps)
-    questions = Dataset.from_list(
-        [{"prompt": ask(task)} for task in islice(filter(is_for_training, tasks(f"asked {seed}")), 8 * steps)]
-    )
-    reward = (ShuffledReward if shuffled else EGRMReward)("egrm-mini", scale=0.1, batch_size=64, device="cpu")
-    truth = TruthCallback(tokenizer, every)
-    with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            folder, max_steps=steps, per_device_train_batch_size=64, num_generations=8, max_completion_length=12,
-            learning_rate=5e-4, logging_steps=1, seed=seed, **SMALL,
-        )  # fmt: skip
-        trainer = GRPOTrainer(
-            policy,
-            reward_funcs=reward,
-            args=config,
-            train_dataset=questions,
-            processing_class=tokenizer,
-            callbacks=[truth],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+    judge = load_mini()
+    policy, tokenizer = judge.generator, judge.processor.tokenizer
+    fine_tune(policy, tokenizer, faulty_answers(seed), seed)
+    truth = TruthCallback(tokenizer, is_right, every)
+    reward = (ShuffledReward if shuffled else EGRMReward)("egrm-mini", scale=0.1, batch_size=ANSWERS, device="cpu")
+    train(policy, tokenizer, reward, seed, steps, truth)
     return truth.history
 
 
