@@ -42,7 +42,7 @@ class _Thought:
     draft_rounds: int = 0
     draft_tokens: int = 0
     draft_kept: Tensor | None = None  # [L]; None without drafts
-    confidence: float = math.nan
+    support: float = math.nan
 
 
 def deliberate(
@@ -166,10 +166,10 @@ class _Chains:
             candidates, extra = _scored(self.model, item, candidates, self.options.strict)
             flops += extra
         chosen = choose(candidates, self.options.selection or "vote")
-        status, confidence = Status.NO_VERDICT, math.nan
+        status, support = Status.NO_VERDICT, math.nan
         if chosen is not None:
-            status, confidence = Status.OK, share_of(chosen, candidates)
-            if is_below(confidence, self.options.abstain_below):
+            status, support = Status.OK, share_of(chosen, candidates)
+            if is_below(support, self.options.abstain_below):
                 chosen, status = None, Status.ABSTAINED
         if any(self.late[row] for row in rows):
             chosen, status = None, Status.TIMEOUT
@@ -184,7 +184,7 @@ class _Chains:
         return _Thought(
             candidates, next((i for i, own in enumerate(candidates) if own is chosen), None), answers, status,
             sum(self.lengths[row] for row in rows), sum(self.tokens_run[row] for row in prompts), flops, rounds, tokens, kept,
-            confidence if status in (Status.OK, Status.ABSTAINED) else math.nan,
+            support if status in (Status.OK, Status.ABSTAINED) else math.nan,
         )  # fmt: skip
 
     def _candidate(self, item: LongItem, row: int, first: int, answers: dict[str, int]) -> Candidate:
@@ -282,14 +282,14 @@ def share_of(chosen: Candidate, candidates: Sequence[Candidate]) -> float:
 def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, explain: bool) -> EGRMOutput:
     short = join_outputs([item.short for item in items])
     rewards, verdicts, statuses = short["rewards"].clone(), short["verdicts"].clone(), short["statuses"].clone()
-    confidence, texts, audits = short["confidence"].clone(), list(short["verdict_texts"]), list(short["audit_texts"])
+    support, texts, audits = short["support"].clone(), list(short["verdict_texts"]), list(short["audit_texts"])
     for index, (item, thought) in enumerate(zip(items, thoughts, strict=True)):
         verdict = None if thought.chosen is None else thought.candidates[thought.chosen].verdict
         label = None if verdict is None else label_of(item.task, verdict, thought.answers)
         if item.audited:
             audits[index] = label
             continue
-        statuses[index], confidence[index], texts[index] = int(thought.status), thought.confidence, label
+        statuses[index], support[index], texts[index] = int(thought.status), thought.support, label
         if verdict is not None:
             verdicts[index] = verdict
             rewards[index] = reward_of(item.task, verdict, thought.answers, item.reference)
@@ -314,7 +314,7 @@ def _merge(items: LongItems, thoughts: Sequence[_Thought], return_texts: bool, e
         "draft_rounds": short["draft_rounds"] + added[:, 2],
         "draft_tokens": short["draft_tokens"] + added[:, 3],
         "draft_kept": torch.stack(kept),
-        "confidence": confidence,
+        "support": support,
         "flops": short["flops"] + torch.tensor([t.flops for t in thoughts], dtype=torch.float64, device=device),
     }
     values["unread_texts"] = [

@@ -81,7 +81,7 @@ class ConsensusOptions:
     """beta of the risk-adjusted value beta * log E exp(r / beta), in units of the reward: averse to risk below 0, seeking
     it above, the mean where beta is large."""
     abstain_below: float | None = None
-    """Confidence below which there is no reward and the status is `abstained`: of the consensus on the short path, of the
+    """Support below which there is no reward and the status is `abstained`: of the consensus on the short path, of the
     share of chains that state the chosen verdict on the long one. By default nothing abstains."""
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ _REASONS = {
 }
 
 
-_CERTAINTY = ("confidence", "reward_mean", "reward_variance", "reward_risk_adjusted")
+_CERTAINTY = ("support", "reward_mean", "reward_variance", "reward_risk_adjusted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class JudgeResult:
     """How each judge prompt showed the candidates: `ab` and `ba` for a pair, otherwise `given`."""
     seed: int | None
     """Seed of the random numbers; None where none could be drawn."""
-    confidence: float | None = None
+    support: float | None = None
     """Share behind the believed verdict, in [0, 1]: the consensus on the short path, the share of the chains that state it
     on the long one. None where there is no verdict; given where the judge abstained."""
     reward_mean: float | None = None

@@ -112,7 +112,7 @@ def finish(short: EGRMOutput, long_index: Sequence[int], long: EGRMOutput) -> EG
     values = dict(short.items())
     for name in (
         "rewards", "verdicts", "statuses", "new_tokens", "prefill_tokens", "flops", "draft_rounds", "draft_tokens",
-        "draft_kept", "confidence",
+        "draft_kept", "support",
     ):  # fmt: skip
         values[name] = short[name].clone()
         values[name][rows] = long[name].to(rows.device)

@@ -181,7 +181,7 @@ class _Stage:
             verdicts=consensus.verdicts,
             consensus=consensus.agreement,
             consensus_is_bound=consensus.is_bound,
-            confidence=torch.where(believed, consensus.agreement, torch.nan),
+            support=torch.where(believed, consensus.agreement, torch.nan),
             reward_mean=worth.mean,
             reward_variance=worth.variance,
             reward_risk_adjusted=worth.risk_adjusted,

@@ -215,7 +215,7 @@ class EGRMOutput(ModelOutput):
     """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
-    confidence: Tensor | None = None
+    support: Tensor | None = None
     """[B] float64 in [0, 1], share behind the believed verdict: the consensus on the short path, the share of chains that
     state it on the long one; NaN where no verdict exists."""
     reward_mean: Tensor | None = None

@@ -37,7 +37,7 @@ def test_an_audit_changes_no_reward_and_says_what_the_long_path_says(model, plai
     results = RewardJudge(model, **OPTIONS, audit_share=1.0, return_rationale=True)(RECORDS)
     assert {result.route for result in results} == {"short", "long"}
     for own, before, thought in zip(results, plain, long, strict=True):
-        same = ("reward", "verdict", "status", "route", "consensus", "confidence", "said")
+        same = ("reward", "verdict", "status", "route", "consensus", "support", "said")
         assert [getattr(own, name) for name in same] == [getattr(before, name) for name in same]
         assert own.audited == (own.route == "short" and own.status == "ok")
         assert own.audit_verdict == (thought.verdict if own.audited else None)

@@ -21,7 +21,7 @@ from transformers_egrm.modeling.verdict_worth_egrm import worth_of
 
 
 RECORDS = [{"id": number, "prompt": f"What is {number} + 3?", "response": "5" * (number + 1)} for number in range(8)]
-CERTAINTY = ("confidence", "reward_mean", "reward_variance", "reward_risk_adjusted")
+CERTAINTY = ("support", "reward_mean", "reward_variance", "reward_risk_adjusted")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_results_without_a_distribution_say_so(model):
     assert {(result.reward_mean, result.reward_variance, result.reward_risk_adjusted) for result in results} == {
         (None,) * 3
     }
-    assert [result.confidence for result in results] == [result.consensus or None for result in results]
+    assert [result.support for result in results] == [result.consensus or None for result in results]
     (beyond,) = RewardJudge(model, space={"kind": "listwise", "num_candidates": 3}, consensus="exact", path="short")(
         [{"prompt": "Which?", "responses": ["1", "2", "3"]}]
     )
@@ -151,11 +151,11 @@ def test_what_is_less_sure_than_asked_has_no_reward_and_all_else_is_as_it_was(mo
     sure = RewardJudge(model, **options, early_stop=False)(RECORDS)
     results = RewardJudge(model, **options, abstain_below=floor)(RECORDS)
     for own, before in zip(results, sure, strict=True):
-        if before.status != "ok" or before.confidence >= floor - 1e-9:
+        if before.status != "ok" or before.support >= floor - 1e-9:
             assert (own.status, own.reward, own.verdict) == (before.status, before.reward, before.verdict)
         else:
             assert (own.status, own.reward, own.verdict) == ("abstained", None, None)
-            assert own.confidence == before.confidence
+            assert own.support == before.support
             assert "abstain_below" in own.error
     assert {"ok", "abstained"} <= {result.status for result in results}
 
