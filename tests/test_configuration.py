@@ -87,7 +87,10 @@ def test_the_defaults_are_the_papers():
         ({"selection": "best"}, "one of scorer, vote, likelihood"),
         ({"decoder": "beam"}, "one of auto, star, expand, first_token"),
         ({"timeout_s": 0.0}, "seconds > 0, or None"),
-        ({"temprature": (1.0,)}, r"Unknown judging option \['temprature'\]\. Known options: abstain_below, chain_temp"),
+        (
+            {"temprature": (1.0,)},
+            r"Unknown judging option \['temprature'\]\. Known options: abstain_below, chain_temp",
+        ),
     ],
     ids=str,
 )

@@ -24,6 +24,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 from transformers_egrm import EGRMRewardModel, RewardJudge, VerdictSpace, load_mini
 from transformers_egrm.bundle import MINI_FOLDER
+from transformers_egrm.calibration.audit import Audit
 from transformers_egrm.data.synthetic import groups
 from transformers_egrm.integrations.trl import AsyncEGRMReward, EGRMReward
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -125,7 +126,9 @@ def test_a_real_step_has_the_judges_columns_and_metrics(model, tmp_path, caplog)
     (row,) = [row for row in trainer.state.log_history if "reward" in row]
     assert {"egrm/short_share", "egrm/consensus", "egrm/tokens", "egrm/none_share"} <= row.keys()
     columns = trainer._logs["extra"]
-    assert set(columns) == {f"egrm_{name}" for name in ("route", "consensus", "stage", "status", "tokens", "error")}
+    assert set(columns) == {
+        f"egrm_{name}" for name in ("route", "consensus", "stage", "status", "tokens", "error", "audit_verdict")
+    }
     assert {len(values) for values in columns.values()} == {4}
     assert set(columns["egrm_stage"]) <= {"probes", None}
 
@@ -273,6 +276,24 @@ def test_tool_turns_and_thoughts_of_a_completion_are_judged_with_it(mini):
     (result,) = EGRMReward(mini, empty_reward=0.0).judge([prompt], [completion])
     (expected,) = RewardJudge(mini)([{"messages": [*prompt, *completion]}])
     assert (result.status, result.reward) == (expected.status, expected.reward)
+
+
+def test_an_alarm_of_the_audit_is_logged_and_stops_nothing(model, caplog):
+    (result,) = EGRMReward(model, path="short").judge(["Is it so?"], ["yes"])
+    agrees = replace(result, reward=8.0, verdict="8", consensus=1.0, audited=True, audit_verdict="8")
+    metrics: dict[str, float] = {}
+    reward = EGRMReward(model, audit=Audit(1, 100, threshold=0.8))
+    assert reward.rewards([replace(agrees) for _ in range(4)], log_metric=metrics.__setitem__) == [8.0] * 4
+    assert (metrics["egrm/audit_disagreement"], metrics["egrm/audit_alarm"]) == (0.0, 0.0)
+    told = [replace(agrees, audit_verdict="0") for _ in range(20)]
+    extra: dict[str, list] = {}
+    assert reward.rewards([*told, None], log_metric=metrics.__setitem__, log_extra=extra.__setitem__) == [8.0] * 20 + [
+        None
+    ]
+    assert (metrics["egrm/audit_disagreement"], metrics["egrm/audit_alarm"]) == (1.0, 1.0)
+    assert metrics["egrm/audit_wealth"] >= 20
+    assert extra["egrm_audit_verdict"] == ["0"] * 20 + [None]
+    assert caplog.text.count("Short and long verdicts disagree more often") == 1
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from transformers.utils import logging
 
 from transformers_egrm.bundle import folder_of
+from transformers_egrm.calibration.audit import Audit, disagrees
 from transformers_egrm.modeling.errors_egrm import ConfigError, is_finite, need
 from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
@@ -60,6 +61,7 @@ class EGRMReward:
         device: Where a model that is loaded goes; by default this process's accelerator, or the CPU without one.
         model_kwargs: Of `EGRMRewardModel.from_pretrained`, such as `dtype` and `revision`.
         explain: Whether results carry accounts, for `value` to read.
+        audit: Watches results whose short verdict was audited (`audit_share`); an alarm is logged and does not stop the run.
         **options: Fields of `JudgeOptions`.
 
     Raises:
@@ -88,6 +90,7 @@ class EGRMReward:
         device: str | torch.device | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        audit: Audit | None = None,
         **options: Any,
     ) -> None:
         need(is_finite(scale) and scale != 0, "scale", scale, "a number other than 0")
@@ -105,7 +108,7 @@ class EGRMReward:
         self.source: Any = model
         self.scale, self.clip, self.value, self.empty_reward = scale, clip, value, empty_reward
         self.columns, self.device, self.model_kwargs = columns, device, dict(model_kwargs or {})
-        self.encoding = {"space": space, "rubric": rubric}
+        self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
         self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
         self.prefix = name or "egrm"
         self.__name__ = name or type(self).__name__
@@ -216,11 +219,16 @@ class EGRMReward:
             told = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
             lost = f"{sum(reasons.values())} of {len(results)} completions have no reward"
             logger.warning(f"{self.__name__}: {lost}: {told}")
+        distinct = list({id(result): result for result in results if result is not None}.values())
+        if self.audit is not None:
+            for alarm in filter(None, map(self.audit.add, distinct)):
+                logger.warning(f"{self.__name__}: {alarm}")
         if log_extra is not None:
             for column, values in _columns(results).items():
                 log_extra(f"{self.prefix}_{column}", values)
         if log_metric is not None:
-            for metric, value in _metrics(results, rewards).items():
+            metrics = _metrics(results, rewards, distinct) | _audit_metrics(distinct, self.audit)
+            for metric, value in metrics.items():
                 log_metric(f"{self.prefix}/{metric}", value)
         return rewards
 
@@ -303,24 +311,36 @@ def _own_device() -> torch.device:
 
 
 def _columns(results: Sequence[JudgeResult | None]) -> dict[str, list]:
-    names = ("route", "consensus", "status", "tokens", "error")
+    names = ("route", "consensus", "status", "tokens", "error", "audit_verdict")
     columns = {name: [None if r is None else getattr(r, name) for r in results] for name in names}
     return columns | {"stage": [STAGES.get(route or "") for route in columns["route"]]}
 
 
-def _metrics(results: Sequence[JudgeResult | None], rewards: Sequence[float | None]) -> dict[str, float]:
+def _metrics(
+    results: Sequence[JudgeResult | None], rewards: Sequence[float | None], distinct: Sequence[JudgeResult]
+) -> dict[str, float]:
     if not results:
         return {}
     judged = [result for result in results if result is not None]
     routed = [result for result in judged if result.route is not None]
     sure = [result.consensus for result in judged if result.consensus is not None]
-    spent = sum(result.tokens for result in {id(result): result for result in judged}.values())
+    spent = sum(result.tokens for result in distinct)
     metrics = {"none_share": sum(reward is None for reward in rewards) / len(results), "tokens": spent / len(results)}
     if routed:
         metrics["short_share"] = sum(result.route == "short" for result in routed) / len(routed)
     if sure:
         metrics["consensus"] = sum(sure) / len(sure)
     return metrics
+
+
+def _audit_metrics(distinct: Sequence[JudgeResult], audit: Audit | None) -> dict[str, float]:
+    outcomes = [outcome for outcome in map(disagrees, distinct) if outcome is not None]
+    metrics = {"audit_disagreement": sum(outcomes) / len(outcomes)} if outcomes else {}
+    return (
+        metrics
+        if audit is None
+        else metrics | {"audit_wealth": audit.wealth, "audit_alarm": float(audit.alarm is not None)}
+    )
 
 
 __all__ = ["AsyncEGRMReward", "EGRMReward"]
