@@ -26,6 +26,7 @@ from transformers_egrm import EGRMRewardModel, RewardJudge, VerdictSpace, load_m
 from transformers_egrm.bundle import MINI_FOLDER
 from transformers_egrm.calibration.audit import Audit
 from transformers_egrm.data.synthetic import groups
+from transformers_egrm.integrations.groups import advantages, worth_thinking
 from transformers_egrm.integrations.trl import AsyncEGRMReward, EGRMReward
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
@@ -174,6 +175,58 @@ def test_equal_completions_are_judged_once_and_others_are_not(model):
     assert other[0] is not other[1]
 
 
+def test_advantages_by_hand_and_as_trl_has_them():
+    assert advantages([1.0, 3.0]) == pytest.approx([-1 / (2**0.5 + 1e-4), 1 / (2**0.5 + 1e-4)])
+    assert advantages([1.0, None, 3.0], by_spread=False) == [-1.0, 0.0, 1.0]
+    assert advantages([None, None]) == [0.0, 0.0]
+    assert advantages([4.0, 4.0, 4.0]) == [0.0, 0.0, 0.0]
+
+
+def test_who_is_worth_thinking_by_hand():
+    # Two known members ten points apart, and one that is 4 or 6: its advantage moves by about (2/3) 1 / 5.
+    means, variances = [0.0, 10.0, 5.0], [0.0, 0.0, 1.0]
+    moves = (2 / 3) / (((25 + 25) + 2 / 3) / 2) ** 0.5
+    assert worth_thinking(means, variances, moves - 0.01) == [False, False, True]
+    assert worth_thinking(means, variances, moves + 0.01) == [False, False, False]
+    # Where all others are alike the same doubt is all there is.
+    assert worth_thinking([5.0, 5.0, 5.0], variances, 0.5) == [False, False, True]
+    assert worth_thinking([5.0], [4.0], 0.0) == [False], "alone, its advantage is 0"
+    with pytest.raises(ConfigError, match="`bound` must be"):
+        worth_thinking(means, variances, -1.0)
+
+
+def test_a_group_thinks_only_where_an_advantage_could_change(model):
+    prompts, completions = (
+        ["Is it so?"] * 4 + ["What is 2 + 3?"] * 4,
+        [f"{number} " * number for number in range(1, 9)],
+    )
+    options = {"consensus_threshold": 0.999, "consensus": "exact", "num_chains": 2}
+    plain = EGRMReward(model, reward="expected", **options)
+    thought = plain.judge(prompts, completions)
+    assert {result.route for result in thought} == {"long"}
+    assert EGRMReward(model, least_change=0.0, **options).judge(prompts, completions) == thought
+    never = EGRMReward(model, least_change=1e6, **options).judge(prompts, completions)
+    assert {result.route for result in never} == {"short"}
+    short = EGRMReward(model, reward="expected", path="short", **options).judge(prompts, completions)
+    assert [(r.reward, r.verdict) for r in never] == [(r.reward_mean, r.verdict) for r in short]
+    spreads = [
+        worth_thinking([r.reward_mean for r in part], [r.reward_variance for r in part], 0.0)
+        for part in (short[:4], short[4:])
+    ]
+    assert all(map(all, spreads))
+    bound = 0.9
+    flags = [
+        flag
+        for part in (short[:4], short[4:])
+        for flag in worth_thinking([r.reward_mean for r in part], [r.reward_variance for r in part], bound)
+    ]
+    some = EGRMReward(model, least_change=bound, **options).judge(prompts, completions)
+    assert [result.route == "long" for result in some] == flags
+    assert [r.reward for r in some] == [
+        (a if flag else b).reward for flag, a, b in zip(flags, thought, never, strict=True)
+    ]
+
+
 # -- what a trainer gets -------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +359,8 @@ def test_an_alarm_of_the_audit_is_logged_and_stops_nothing(model, caplog):
         ({"clip": (1.0, 0.0)}, "`clip` must be two numbers"),
         ({"columns": {"answer": "reference"}}, "`columns` must be a mapping from"),
         ({"value": 3}, "`value` must be a function"),
+        ({"least_change": -1.0}, "`least_change` must be"),
+        ({"least_change": 0.1, "abstain_below": 0.5}, "`abstain_below` must be None together with `least_change`"),
         ({"empty_reward": float("nan")}, "`empty_reward` must be a number"),
         ({"num_chain": 3}, "Unknown judging option"),
         ({"consensus_threshold": 3}, "`consensus_threshold` must be"),

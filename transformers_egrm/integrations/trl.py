@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from transformers_egrm.bundle import folder_of
 from transformers_egrm.calibration.audit import Audit, disagrees
+from transformers_egrm.integrations.groups import worth_thinking
 from transformers_egrm.modeling.errors_egrm import ConfigError, is_finite, need
 from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
@@ -61,6 +62,8 @@ class EGRMReward:
         device: Where a model that is loaded goes; by default this process's accelerator, or the CPU without one.
         model_kwargs: Of `EGRMRewardModel.from_pretrained`, such as `dtype` and `revision`.
         explain: Whether results carry accounts, for `value` to read.
+        least_change: Think about a member of a group only if its verdict could move an advantage by more than this; members that
+            are not thought about get the mean reward of their probes' distribution. None: wherever probes disagree.
         audit: Watches results whose short verdict was audited (`audit_share`); an alarm is logged and does not stop the run.
         **options: Fields of `JudgeOptions`.
 
@@ -90,9 +93,15 @@ class EGRMReward:
         device: str | torch.device | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        least_change: float | None = None,
         audit: Audit | None = None,
         **options: Any,
     ) -> None:
+        if least_change is not None:
+            need(is_finite(least_change) and least_change >= 0, "least_change", least_change, "a number >= 0, or None")
+            need(options.get("abstain_below") is None, "abstain_below", options.get("abstain_below"),
+                 "None together with `least_change`, which rewards what probes disagree on")  # fmt: skip
+            options = {"reward": "expected"} | options
         need(is_finite(scale) and scale != 0, "scale", scale, "a number other than 0")
         need(clip is None or (len(clip) == 2 and all(map(is_finite, clip)) and clip[0] < clip[1]), "clip", clip,
              "two numbers, the least and the greatest reward, or None")  # fmt: skip
@@ -108,6 +117,7 @@ class EGRMReward:
         self.source: Any = model
         self.scale, self.clip, self.value, self.empty_reward = scale, clip, value, empty_reward
         self.columns, self.device, self.model_kwargs = columns, device, dict(model_kwargs or {})
+        self.least_change = least_change
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
         self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
         self.prefix = name or "egrm"
@@ -199,8 +209,20 @@ class EGRMReward:
             for key, record, group in zip(keys, records, groups, strict=True):
                 if key is not None and key not in tickets:
                     tickets[key] = scheduler.submit(record, group=group, **self.encoding)
-            results = dict(zip(tickets, scheduler.drain(), strict=True))
-        return [None if key is None else results[key] for key in keys]
+            rows = [None if key is None else tickets[key] for key in keys]
+            results: dict[int, JudgeResult] = {}
+            if self.least_change is not None:
+                undecided = scheduler.probe()
+                results = dict(scheduler.take())
+                members = [
+                    [t for t, own in zip(rows, groups, strict=True) if own == group] for group in dict.fromkeys(groups)
+                ]
+                needed = {t for group in members for t in _needed(group, results, undecided, self.least_change)}
+                scheduler.settle(undecided.keys() - needed)
+            while scheduler.step(flush=True):
+                pass
+            results |= dict(scheduler.take())
+        return [None if row is None else results[row] for row in rows]
 
     def rewards(
         self, results: Sequence[JudgeResult | None], *, log_extra: Callable[[str, list], None] | None = None,
@@ -300,6 +322,19 @@ def _is_empty(completion: Any) -> bool:
 
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
+
+
+def _needed(
+    group: Sequence[int | None], decided: Mapping[int, JudgeResult], undecided: Mapping[int, JudgeResult], bound: float
+) -> list[int]:
+    # Tickets of a group's members whose chains could change its advantages; a member that stands twice counts twice.
+    told = [
+        (t, undecided[t].reward_mean, undecided[t].reward_variance) for t in group if t is not None and t in undecided
+    ]
+    told += [(t, decided[t].reward, 0.0) for t in group if t is not None and t in decided]
+    known = [(t, mean, variance) for t, mean, variance in told if mean is not None and variance is not None]
+    thinks = worth_thinking([mean for _, mean, _ in known], [variance for _, _, variance in known], bound)
+    return [t for (t, _, _), think in zip(known, thinks, strict=True) if think]
 
 
 def _own_device() -> torch.device:
