@@ -7,7 +7,7 @@ import pytest
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from grpo_with_egrm import run
+from grpo_with_egrm import run  # pyright: ignore[reportMissingImports]
 
 from transformers_egrm.training.run import quiet
 

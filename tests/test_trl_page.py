@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tiny import tiny_generator, tiny_tokenizer
 
+from transformers_egrm.integrations.trl import EGRMReward
+
 
 PAGE = (Path(__file__).parent.parent / "docs" / "trl.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, str] = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
@@ -73,9 +75,11 @@ def test_the_rewards_of_the_page_judge(policy):
     )  # fmt: skip
     assert names["correctness"].__name__ == "correctness"
     assert names["correctness"].bounds == (0.0, 1.0)
-    (told,) = names["reward"](*names["first"])
-    (result,) = names["reward"].judge(*names["first"])
-    assert told == names["sure"](result)
+    assert names["reward"].audit.audited == 0
+    assert None not in names["reward"](*names["first"])
+    careful = EGRMReward("egrm-mini", value=names["sure"])
+    (result,) = careful.judge(*names["first"])
+    assert careful.rewards([result]) == [names["sure"](result)]
 
 
 def test_path_and_module_are_taken(policy, tmp_path, monkeypatch):
