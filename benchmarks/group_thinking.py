@@ -27,15 +27,35 @@ from transformers_egrm.integrations.groups import advantages, worth_thinking
 
 
 BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-TAUS = (1.0, 0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+TAUS = (
+    1.0,
+    0.999,
+    0.998,
+    0.997,
+    0.996,
+    0.995,
+    0.994,
+    0.993,
+    0.992,
+    0.991,
+    0.99,
+    0.95,
+    0.9,
+    0.8,
+    0.7,
+    0.6,
+    0.5,
+    0.4,
+    0.3,
+)
 SHARES = (0.9, 0.7, 0.5, 0.3, 0.1)
 Group = list[tuple[JudgeResult, JudgeResult, JudgeResult]]
 """Short result of each member, long one, and long one of another seed."""
 
 
-def judged_groups(model: str, count: int, size: int, seed: int, top_p: float) -> list[Group]:
+def judged_groups(model: str, split: str, count: int, size: int, seed: int, top_p: float) -> list[Group]:
     """Groups of the world, each member judged by both paths."""
-    drawn = list(islice(groups("calibration", seed, size=size), count))
+    drawn = list(islice(groups(split, seed, size=size), count))
     records = [member.record() for group in drawn for member in group]
     judge = RewardJudge(model, batch_size=size)
     nucleus = (top_p,) * len(judge.model.config.judge_options().temperatures)
@@ -96,12 +116,15 @@ def main() -> None:
     """Judge, and print a line of JSON for each rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="egrm-mini")
+    parser.add_argument("--split", default="test")
     parser.add_argument("--groups", type=int, default=60)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)
     arguments = parser.parse_args()
-    found = judged_groups(arguments.model, arguments.groups, arguments.size, arguments.seed, arguments.top_p)
+    found = judged_groups(
+        arguments.model, arguments.split, arguments.groups, arguments.size, arguments.seed, arguments.top_p
+    )
     for row in measure(found):
         print(json.dumps(row))
 
