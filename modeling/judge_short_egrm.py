@@ -172,6 +172,7 @@ class _Stage:
             worth = worth_of(probs, task.space.rewards, options.risk_beta)
             if options.reward != "verdict":
                 rewards = torch.where(rewards.isnan(), rewards, worth.of(options.reward).float())
+        no_texts: list[str | None] = [None] * num_items
         believed = (consensus.routes == Route.SHORT) & (consensus.agreement > 0)
         new_tokens = torch.zeros_like(statuses)
         if self.probes is not None:
@@ -199,7 +200,7 @@ class _Stage:
             flops=sum_by(owners, torch.tensor(flops, dtype=torch.float64, device=device), num_items),
             verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
             audited=self.audits,
-            audit_texts=[None] * num_items,
+            audit_texts=no_texts,
             unread_texts=[self._unread(b) if statuses[b] == Status.NO_VERDICT else None for b in range(num_items)],
         )
 

@@ -182,7 +182,7 @@ def test_the_interval_holds_the_difference_at_all_times_and_ends_in_a_decision()
     random, wrong, widths = np.random.default_rng(6), 0, []
     for _ in range(60):
         comparison = Comparison(alpha=0.1)
-        missed = False
+        missed, low, high = False, -1.0, 1.0
         for arm, chance in zip(random.random(1_500) < 0.5, random.random(1_500), strict=True):
             comparison.add("b" if arm else "a", float(chance < (0.8 if arm else 0.7)))
             low, high = comparison.interval

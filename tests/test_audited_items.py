@@ -46,8 +46,8 @@ def test_an_audit_changes_no_reward_and_says_what_the_long_path_says(model, plai
             assert own.tokens == before.tokens + thought.tokens
             assert (own.account.stage, own.account.chosen) == ("probes", None)
             assert all(candidate.is_chain for candidate in own.account.candidates)
-    disagreeing = sum(own.audited and own.audit_verdict not in (None, own.verdict) for own in results)
-    assert 0 < disagreeing < sum(own.audited for own in results)
+    assert any(own.audit_verdict is not None for own in results)
+    assert any(own.audited and own.audit_verdict is None for own in results)  # chains that state nothing
 
 
 @pytest.mark.parametrize("options", [

@@ -49,7 +49,8 @@ class Comparison:
 
     def __init__(self, alpha: float = 0.05) -> None:
         need(is_finite(alpha) and 0 < alpha < 1, "alpha", alpha, "a chance in (0, 1), for example 0.05")
-        self.alpha, self.counts = alpha, dict.fromkeys(ARMS, 0)
+        self.alpha = alpha
+        self.counts: dict[str, int] = dict.fromkeys(ARMS, 0)
         self._sum = self._squares = 0.0  # of outcomes, and of squared distances of the signals from their mean so far
         self._signals = self._weights = self._weighted = self._cost = 0.0
         self._low, self._high = -1.0, 1.0

@@ -41,6 +41,8 @@ class Tally:
     draft_kept: Counter[int] = field(default_factory=Counter)
     """Place in a draft -> passes that wrote its token."""
     truncated: int = 0
+    audits: Counter[str] = field(default_factory=Counter)
+    """Audited judgements: `agree`, `disagree`, or `no_verdict` where the audit ended without one."""
     padded_share: float | None = None
     """Share of padding in the prompt tokens that this run ran, without those of a run it goes on from; None: unknown."""
 
@@ -58,6 +60,9 @@ class Tally:
             self.draft_tokens += row.get("draft_tokens", 0)
             self.draft_kept.update(dict(enumerate(row.get("draft_kept", ()))))
             self.truncated += bool(row["truncated"])
+            if row.get("audited"):
+                said = row["audit_verdict"]
+                self.audits["no_verdict" if said is None else "agree" if said == row["verdict"] else "disagree"] += 1
             # One that ran out of time took no route to its end: its share would ask for another tau.
             if row["route"] is not None and row["status"] != "timeout":
                 self.routes[row["route"]] += 1
@@ -130,6 +135,7 @@ class Tally:
                 round(self.draft_kept[place] / self.draft_rounds, 4) for place in sorted(self.draft_kept)
             ],
             "truncated": self.truncated,
+            "audits": dict(sorted(self.audits.items())),
             "seconds": round(seconds, 3),
             "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
             "warnings": self.warnings(),
@@ -159,6 +165,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
         table.add_row("drafted chains", f"{summary['block_efficiency']:.2f} tokens per pass of the generator")
         shares = ", ".join(f"{100 * share:.0f} %" for share in summary["acceptance_by_position"])
         table.add_row("", f"accepted by position: {shares}")
+    if summary.get("audits"):  # a receipt of an earlier version has none
+        table.add_row("audits", _shares(summary["audits"]))
     if summary["truncated"]:
         table.add_row("truncated", f"{summary['truncated']:,}")
     speed = "" if summary["records_per_s"] is None else f" ({summary['records_per_s']:.3g} records/s)"

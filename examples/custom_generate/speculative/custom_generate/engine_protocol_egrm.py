@@ -17,7 +17,7 @@ from .errors_egrm import UnsupportedModelError
 
 
 ABILITIES = {
-    "logits": "read log-probabilities of named tokens, as consensus='exact' and reward='expected' need",
+    "logits": "read log-probabilities of named tokens, as consensus='exact' and every reward but 'verdict' need",
     "log_probs": "tell the log-probability of what was drawn, as selection='likelihood' needs",
     "states": "hand out hidden states, as a scorer of kind generator_state needs",
     "restrict": "draw from a few tokens only, as probe_vocabulary='verdict' needs",
