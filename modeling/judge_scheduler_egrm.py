@@ -16,6 +16,7 @@ from .judge_familiar_egrm import familiarity_of, warn_of_unfamiliar_text
 from .judge_options_egrm import JudgeOptions
 from .judge_packing_egrm import PromptLoad, count_fitting, count_within, load_of
 from .judge_plan_egrm import JudgePlan
+from .judge_reading_egrm import label_of
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
 from .judge_values_egrm import EGRMOutput, LongItem, LongItems, Status
 from .prompt_groups_egrm import begin_alike, find_groups
@@ -36,6 +37,7 @@ class _Slot:
     key: Hashable  # records with equal keys can be judged together
     long_item: LongItem | None = None
     seconds_left: float = math.inf
+    probed: JudgeResult | None = None  # what its probes came to, where they disagree
     answer: JudgeResult | None = None  # stands already, where the long path is asked for an audit only
 
 
@@ -180,6 +182,47 @@ class Scheduler:
             return False
         return True
 
+    def probe(self) -> dict[int, JudgeResult]:
+        """Probe everything that was submitted, and let wait what is undecided.
+
+        Returns:
+            Tickets of the records that `step` would think about, and what is known of each: consensus, and where the exact
+            distribution is read, mean and variance of the reward.
+        """
+        while self._alone or self._waiting:
+            if self._alone:
+                self._judge_alone()
+            elif batch := self._full(self._waiting):
+                self._probe(self._nearest(batch))
+            else:
+                first = self._waiting[0]
+                self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
+        return {slot.ticket: slot.probed for slot in self._pool if slot.probed is not None and slot.answer is None}
+
+    def settle(self, tickets: Iterable[int]) -> None:
+        """Let probes decide records that they left undecided: the reward is the one that the option `reward` names.
+
+        Args:
+            tickets: Of those that `probe` returned.
+
+        Raises:
+            ConfigError: The rewards' distribution was not read.
+        """
+        chosen = set(tickets)
+        for slot in [slot for slot in self._pool if slot.ticket in chosen]:
+            probed, item = slot.probed, slot.long_item
+            assert probed is not None, "in the pool after its probes"
+            assert item is not None, "in the pool until it is thought about"
+            reward = (
+                probed.reward_risk_adjusted if slot.options.get("reward") == "risk_adjusted" else probed.reward_mean
+            )
+            if reward is None:
+                raise ConfigError("Probes alone cannot decide without the distribution of verdicts.",
+                                  "Use reward='expected' or 'risk_adjusted', in a space whose rewards are amounts.")  # fmt: skip
+            label = label_of(item.task, int(item.short["verdicts"][0]), item.answers)
+            self._finish(slot, replace(probed, reward=reward, verdict=label, route="short"))
+            self._pool.remove(slot)
+
     def take(self) -> list[tuple[int, JudgeResult]]:
         """Tickets and results that have come since the last call, in the order in which they came."""
         done, self._done = self._done, []
@@ -250,7 +293,7 @@ class Scheduler:
                 slot.long_item = undecided[row]
                 # Waiting for a full batch is no computing: the clock stops, unless the caller's own deadline runs.
                 slot.seconds_left = undecided[row].deadline - time.monotonic()
-                slot.answer = results[row] if results[row].audited else None
+                slot.probed, slot.answer = results[row], results[row] if results[row].audited else None
                 self._pool.append(slot)
             else:
                 self._finish(slot, results[row])

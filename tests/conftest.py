@@ -6,6 +6,7 @@ import os
 # Before anything imports huggingface_hub: a test that would reach out fails at once instead of waiting.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # AsyncGRPO and OnlineDPO are tested on purpose
 
 import torch
 from hypothesis import settings

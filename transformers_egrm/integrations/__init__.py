@@ -1,0 +1,1 @@
+"""The judge inside other people's programs."""
