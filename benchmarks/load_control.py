@@ -40,14 +40,14 @@ def judge_pool(path: Path, count: int) -> None:
     settings = {"batch_size": 64, "explain": True}
     short = RewardJudge(model, path="short", consensus="exact", **settings)(records)
     long = RewardJudge(model, path="long", **settings)(records)
-    rows = [
-        {
+    rows = []
+    for example, probed, thought in zip(drawn, short, long, strict=True):
+        assert probed.account is not None and thought.account is not None, "asked for by `explain`"
+        rows.append({
             "consensus": probed.consensus, "short_right": probed.verdict == str(example.verdict),
             "long_right": thought.verdict == str(example.verdict),
             "short_cost": probed.account.flops, "long_cost": thought.account.flops - thought.account.probe_flops,
-        }
-        for example, probed, thought in zip(drawn, short, long, strict=True)
-    ]  # fmt: skip
+        })  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

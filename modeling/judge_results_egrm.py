@@ -161,24 +161,19 @@ def results_of(
     for row, entry in enumerate(entries):
         status, item = Status(columns["statuses"][row]), entry.item
         ok = status == Status.OK
-        rationales = columns.get("rationales")
+        rationales, agreement = columns.get("rationales"), _finite(columns["consensus"][row])
+        certainty: dict[str, Any] = {name: _finite(columns[name][row]) for name in _CERTAINTY if name in columns}
+        if ok and calibration:
+            short = columns["routes"][row] == Route.SHORT
+            certainty["confidence"] = confidence(calibration, agreement, probs[row], scores[row], short=short)
         results.append(
             JudgeResult(
                 id=entry.record_id,
                 reward=_finite(columns["rewards"][row]) if ok else None,
                 verdict=columns["verdict_texts"][row] if ok else None,
-                consensus=_finite(columns["consensus"][row]),
+                consensus=agreement,
                 consensus_is_bound=columns["consensus_is_bound"][row],
-                **{name: _finite(columns[name][row]) for name in _CERTAINTY if name in columns},
-                confidence=confidence(
-                    calibration,
-                    _finite(columns["consensus"][row]),
-                    probs[row],
-                    scores[row],
-                    short=columns["routes"][row] == Route.SHORT,
-                )
-                if ok and calibration
-                else None,
+                **certainty,
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],
