@@ -42,7 +42,8 @@ def judge_pool(path: Path, count: int) -> None:
     long = RewardJudge(model, path="long", **settings)(records)
     rows = []
     for example, probed, thought in zip(drawn, short, long, strict=True):
-        assert probed.account is not None and thought.account is not None, "asked for by `explain`"
+        assert probed.account is not None, "asked for by `explain`"
+        assert thought.account is not None, "asked for by `explain`"
         rows.append({
             "consensus": probed.consensus, "short_right": probed.verdict == str(example.verdict),
             "long_right": thought.verdict == str(example.verdict),
