@@ -47,16 +47,16 @@ def need_context(config: EGRMConfig, options: JudgeOptions) -> None:
         )
 
 
-def longest_prompt(config: EGRMConfig, options: JudgeOptions, task: JudgeTask) -> int | None:
+def longest_prompt(config: EGRMConfig, room: int, task: JudgeTask) -> int | None:
     """Tokens of the longest prompt without its mode suffix; None: the context is not known.
 
     Args:
         config: The checkpoint's.
-        options: Resolved.
+        room: Tokens that are kept for the answer.
         task: Its suffixes count.
     """
     suffix = max(len(task.short_suffix_ids), len(task.long_suffix_ids))
-    return None if config.context is None else config.context - options.room - suffix
+    return None if config.context is None else config.context - room - suffix
 
 
 def need_room(inputs: JudgeInputs, config: EGRMConfig, options: JudgeOptions, plan: JudgePlan | None) -> None:
@@ -71,14 +71,15 @@ def need_room(inputs: JudgeInputs, config: EGRMConfig, options: JudgeOptions, pl
     Raises:
         PromptTooLongError: A prompt is longer.
     """
-    if plan is not None and options.path == "short" and set(plan.paths) != {"short"}:
-        options = options.with_overrides(path="auto")
-    limit = longest_prompt(config, options, inputs.task)
+    room = options.room
+    if plan is not None and set(plan.paths) != {options.path}:
+        room = max(options.max_chain_tokens, options.max_probe_tokens)
+    limit = longest_prompt(config, room, inputs.task)
     longest = int(inputs.attention_mask.sum(-1).max()) if limit is not None else 0
     if limit is not None and longest > limit:
         raise PromptTooLongError(
             f"A judge prompt has {longest} tokens, and the context of {config.context} has room for {limit} beside the "
-            f"answer ({options.room}) and its instruction.",
+            f"answer ({room}) and its instruction.",
             "Shorten the record, or lower `max_chain_tokens`.",
         )
 

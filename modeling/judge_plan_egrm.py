@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -27,10 +27,14 @@ class JudgePlan:
     """[B] `auto`, `short` or `long`, see `JudgeOptions.path`."""
     thresholds: tuple[float, ...]
     """[B] tau, in [0, 1]."""
+    floors: tuple[float, ...]
+    """[B] share of the votes below which a verdict gives no reward, in [0, 1]."""
+    may_stop: tuple[bool, ...]
+    """[B] whether probes stop once the long path is sure; False where they are candidates there."""
     timeouts_s: tuple[float | None, ...]
     """[B] seconds until the item is given up, counted from when its judging begins; None: never."""
-    audit_shares: tuple[float, ...]
-    """[B] chance that a short verdict is audited, in [0, 1]; 0 where consensus does not decide the path."""
+    audits: tuple[bool, ...]
+    """[B] whether a short verdict is audited; False where consensus does not decide the path."""
 
     def __post_init__(self) -> None:
         sizes = {len(column) for column in self._columns}
@@ -40,18 +44,21 @@ class JudgePlan:
             )
 
     @classmethod
-    def of(cls, options: Sequence[JudgeOptions]) -> "JudgePlan":
+    def of(cls, options: Sequence[JudgeOptions], item_ids: Sequence[int]) -> "JudgePlan":
         """The plan of B items.
 
         Args:
             options: Resolved options of each.
+            item_ids: What their random numbers belong to: who is audited is a matter of id and seed, never of place or batch.
         """
         return cls(
             num_probes=tuple(0 if own.path == "long" else int(own.num_probes or 0) for own in options),
             paths=tuple(own.path for own in options),
             thresholds=tuple(own.consensus_threshold for own in options),
+            floors=tuple(own.abstain_below or 0.0 for own in options),
+            may_stop=tuple(own.path == "auto" and not own.reuse_probes for own in options),
             timeouts_s=tuple(own.timeout_s for own in options),
-            audit_shares=tuple(own.audit_share if own.path == "auto" else 0.0 for own in options),
+            audits=tuple(_is_audited(own, item_id) for own, item_id in zip(options, item_ids, strict=True)),
         )
 
     @property
@@ -88,32 +95,21 @@ class JudgePlan:
         """[B] bool, items whose path is this one."""
         return torch.tensor([own == path for own in self.paths], device=device)
 
-    def audits(self, item_ids: Tensor, seed: int) -> Tensor:
-        """[B] bool, items to be audited if they take the short path: a matter of id and seed, never of place or batch.
-
-        Args:
-            item_ids: [B] int64.
-            seed: Of all random numbers.
-        """
-        shares = torch.tensor(self.audit_shares, dtype=torch.float64, device=item_ids.device)
-        return uniforms(seed, item_ids, torch.full_like(item_ids, AUDIT_BRANCH), 0) < shares
-
-    def poll(self, item_index: Tensor, *, probes_are_candidates: bool, abstain_below: float | None = None) -> Poll:
+    def poll(self, item_index: Tensor) -> Poll:
         """Who votes, and when it is enough.
 
         Args:
             item_index: [R] int64, the item of each prompt.
-            probes_are_candidates: Whether probes are candidates on the long path, and so are read to their end there.
-            abstain_below: Share below which a short verdict does not count.
         """
         threshold = self.threshold(item_index.device)
+        floors = torch.tensor(self.floors, dtype=torch.float64, device=item_index.device)
         drawn = torch.tensor(self.num_probes, device=item_index.device)
         return Poll(
             item_index=item_index,
             voters=torch.bincount(item_index, minlength=self.num_items) * drawn,
             threshold=threshold,
-            enough=threshold.clamp_min(abstain_below or 0.0),
-            stop_long=self.takes("auto", item_index.device) & (not probes_are_candidates),
+            enough=torch.maximum(threshold, floors),
+            stop_long=torch.tensor(self.may_stop, device=item_index.device),
             per_prompt=max(self.num_probes),
             live=self._live(item_index),
         )
@@ -127,7 +123,14 @@ class JudgePlan:
 
     @property
     def _columns(self) -> tuple[tuple, ...]:
-        return self.num_probes, self.paths, self.thresholds, self.timeouts_s, self.audit_shares
+        return tuple(getattr(self, column.name) for column in fields(self))
+
+
+def _is_audited(options: JudgeOptions, item_id: int) -> bool:
+    if options.path != "auto" or not options.audit_share:
+        return False
+    drawn = uniforms(options.seed, torch.tensor([item_id]), torch.tensor([AUDIT_BRANCH]), 0)
+    return float(drawn) < options.audit_share
 
 
 __all__ = ["JudgePlan"]

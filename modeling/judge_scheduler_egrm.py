@@ -355,7 +355,7 @@ class Scheduler:
             return dict(first)
         resolved = [self._resolved(slot, now) for slot in slots]
         shared = {name: value for name, value in first.items() if name not in PLAN_OPTIONS}
-        return {**shared, "plan": JudgePlan.of(resolved)}
+        return {**shared, "plan": JudgePlan.of(resolved, [slot.entry.item.item_id for slot in slots])}
 
     def _resolved(self, slot: _Slot, now: float) -> JudgeOptions:
         options = self.model.config.judge_options(slot.entry.item.task.space.kind, **slot.options)

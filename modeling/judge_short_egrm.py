@@ -87,9 +87,7 @@ def _probe(
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
     probes = None
     if sampled:
-        poll = plan.poll(
-            inputs.item_index, probes_are_candidates=options.reuse_probes, abstain_below=options.abstain_below
-        )
+        poll = plan.poll(inputs.item_index)
         probes = draw_probes(model, prompts, trie, inputs, options, poll, deadlines, states)
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
@@ -110,7 +108,9 @@ def _probe(
     statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
-    audits = (consensus.routes == Route.SHORT) & (statuses == Status.OK) & plan.audits(inputs.item_ids, options.seed)
+    audits = (
+        (consensus.routes == Route.SHORT) & (statuses == Status.OK) & torch.tensor(plan.audits, device=engine.device)
+    )
     stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, audits, inputs, options, plan)
     return stage.result([sum(parts) for parts in zip(*flops, strict=True)], deadlines, explain)
 

@@ -247,7 +247,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         need_readable(inputs, explain, states)
         resolved = self._options(inputs.task, options)
         need_room(inputs, self.config, resolved, plan)
-        plan = plan or JudgePlan.of([resolved] * inputs.num_items)
+        plan = plan or JudgePlan.of([resolved] * inputs.num_items, inputs.item_ids.tolist())
         if plan.num_items != inputs.num_items or max(plan.num_probes) > len(resolved.temperatures):
             raise ConfigError(
                 f"A plan needs one decision per item ({inputs.num_items}) and at most {len(resolved.temperatures)} "
@@ -398,7 +398,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         task = self.task
         conversations = read_conversations(input_ids, attention_mask, task)
         self._look_for_turns(conversations, task)
-        limit = longest_prompt(self.config, self._options(task, options), task)
+        limit = longest_prompt(self.config, self._options(task, options).room, task)
         output = judge_conversations(conversations, task, limit, partial(self.judge, **options))
         if (fill := self.config.no_verdict_reward) is not None:
             output["logits"].nan_to_num_(fill)

@@ -66,7 +66,9 @@ class TinyJudge:
         check_task(inputs.task, resolved)
         need_abilities(self.engine, needed_abilities(resolved, self.state_pooling))
         with torch.no_grad():
-            return judge_short(self, inputs, resolved, JudgePlan.of([resolved] * inputs.num_items))
+            return judge_short(
+                self, inputs, resolved, JudgePlan.of([resolved] * inputs.num_items, inputs.item_ids.tolist())
+            )
 
     def deliberate(self, items: LongItems, return_texts: bool = False, **options) -> EGRMOutput:
         with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from engine_fixtures import talkative_generator
 from tiny import tiny_tokenizer
 
-from transformers_egrm import EGRMRewardModel, RewardJudge
+from transformers_egrm import EGRMRewardModel, JudgeOptions, RewardJudge
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
@@ -70,16 +70,20 @@ def test_it_is_so_for_every_kind_of_consensus(model, options):
 
 
 def test_who_is_audited_is_a_matter_of_id_and_seed_alone():
+    def chosen_of(ids: torch.Tensor, **options: float) -> torch.Tensor:
+        own = JudgeOptions(**options).resolved("pointwise", scorer=False, draft=False)
+        return torch.tensor(JudgePlan.of([own] * len(ids), ids.tolist()).audits)
+
     ids = torch.arange(20_000)
-    plan = JudgePlan((5,) * 20_000, ("auto",) * 20_000, (0.8,) * 20_000, (None,) * 20_000, (0.05,) * 20_000)
-    chosen = plan.audits(ids, 0)
+    chosen = chosen_of(ids, audit_share=0.05)
     assert abs(float(chosen.double().mean()) - 0.05) < 4 * (0.05 * 0.95 / 20_000) ** 0.5
     order = torch.randperm(20_000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(plan.audits(ids[order], 0), chosen[order])
-    other = plan.audits(ids, 1)
+    assert torch.equal(chosen_of(ids[order], audit_share=0.05), chosen[order])
+    other = chosen_of(ids, audit_share=0.05, seed=1)
     assert 20 < int((chosen & other).sum()) < 90  # 50 by chance: another seed, another choice
-    wider = JudgePlan((5,) * 20_000, ("auto",) * 20_000, (0.8,) * 20_000, (None,) * 20_000, (0.1,) * 20_000)
-    assert bool((wider.audits(ids, 0) | ~chosen).all())  # a larger share audits more, and none less
+    wider = chosen_of(ids, audit_share=0.1)
+    assert bool((wider | ~chosen).all())  # a larger share audits more, and none less
+    assert not bool(chosen_of(ids, audit_share=0.5, path="short").any())  # nothing was routed
 
 
 def test_batches_and_order_choose_nobody_else(model):

@@ -145,7 +145,7 @@ def test_what_decides_no_route_is_not_bound():
 def test_another_threshold_of_a_single_record_is_told():
     model = certified()
     inputs, own = model.processor([RECORD, RECORD]), model.config.judge_options()
-    plan = JudgePlan.of([own, own.with_overrides(consensus_threshold=0.3)])
+    plan = JudgePlan.of([own, own.with_overrides(consensus_threshold=0.3)], [0, 1])
     with pytest.warns(UserWarning, match=r"consensus_threshold is 0\.3"):
         model.judge(inputs, plan=plan)
 

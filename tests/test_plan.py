@@ -1,5 +1,7 @@
 """Items of one batch may differ in number of probes, path and threshold: each is judged as it would be alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from engine_fixtures import talkative_generator
@@ -32,7 +34,7 @@ def model() -> EGRMRewardModel:
 
 
 def plan_of(model: EGRMRewardModel, own: list[dict], **shared) -> JudgePlan:
-    return JudgePlan.of([model.config.judge_options(None, **shared, **options) for options in own])
+    return JudgePlan.of([model.config.judge_options(None, **shared, **options) for options in own], range(len(own)))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,9 @@ def test_a_plan_that_does_not_fit_is_refused(model):
     with pytest.raises(ConfigError, match="one decision per item"):
         model.judge(inputs, plan=plan_of(model, OWN[:1]))
     with pytest.raises(ConfigError, match="one decision per item"):
-        model.judge(inputs, plan=JudgePlan((6, 1), ("auto",) * 2, (0.8,) * 2, (None,) * 2, (0.0,) * 2))
+        model.judge(inputs, plan=replace(plan_of(model, OWN[:1] * 2), num_probes=(6, 1)))
     with pytest.raises(ConfigError, match="each path one of"):
-        JudgePlan((1,), ("fast",), (0.8,), (None,), (0.0,))
+        replace(plan_of(model, OWN[:1]), paths=("fast",))
 
 
 def test_fewer_probes_are_the_first_rungs_of_the_ladder(model):
