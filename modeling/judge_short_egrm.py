@@ -250,6 +250,7 @@ class _Stage:
             turn = len(inputs.task.judge_turn_ids) if inputs.turn_tokens is None else inputs.turn_tokens[item]
             prompt_texts = tuple(_prompt_texts(self.model, inputs, rows, turn))
         audited = bool(self.audits[item])
+        reads_on = self.probes is not None and (self.options.reuse_probes or audited)
         return LongItem(
             task=inputs.task,
             item_id=int(inputs.item_ids[item]),
@@ -257,7 +258,7 @@ class _Stage:
             prompt_texts=prompt_texts,
             swapped=tuple(inputs.swapped[rows].tolist()),
             reference=inputs.references[item] if inputs.references else None,
-            answers={} if self.probes is None else dict(self.probes.reader.answers[item]),
+            answers=dict(self.probes.reader.answers[item]) if self.probes is not None and reads_on else {},
             # An audit says what chains alone would have said: the probes are what it judges.
             probes=() if audited else tuple(self._reused(item, rows)),
             deadline=deadline,

@@ -318,6 +318,7 @@ def test_a_run_goes_on_when_the_judge_crashes(model, tmp_path, monkeypatch):
     assert set(trainer._logs["advantages"]) == {0.0}
 
 
+@pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
 def test_tool_turns_and_thoughts_of_a_completion_are_judged_with_it(mini):
     calls = [{"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}]
     completion = [
