@@ -402,7 +402,11 @@ class EGRMProcessor(ProcessorMixin):
             if not os.path.exists(config):
                 with open(config, "w", encoding="utf-8") as file:
                     json.dump({}, file)
-        files = super().save_pretrained(save_directory)
+        marked = getattr(self.tokenizer, "_processor_class", None)
+        try:
+            files = super().save_pretrained(save_directory)
+        finally:  # A mark that stays would make a policy that is saved with this tokenizer load as a judge.
+            self.tokenizer._processor_class = marked
         if push_to_hub:  # The base class would upload what it wrote itself, and not the scorer's tokenizer.
             self.push_to_hub(kwargs.pop("repo_id", os.path.basename(os.path.abspath(save_directory))), **kwargs)
         return files

@@ -858,3 +858,14 @@ def test_a_processor_prints_and_travels():
     assert processor.batch_decode([[5, 6]]) == processor.tokenizer.batch_decode([[5, 6]])
     item = processor.encode(record_for(POINTWISE))
     assert replace(item, task=processor.task()) == item
+
+
+def test_saving_a_judge_leaves_its_tokenizer_to_other_models(tmp_path):
+    processor = EGRMProcessor(tiny_tokenizer())
+    processor.save_pretrained(tmp_path / "judge")
+    processor.tokenizer.save_pretrained(tmp_path / "policy")
+    marks = {
+        name: json.loads((tmp_path / name / "tokenizer_config.json").read_text()).get("processor_class")
+        for name in ("judge", "policy")
+    }
+    assert marks == {"judge": "EGRMProcessor", "policy": None}
