@@ -95,6 +95,7 @@ class Scheduler:
         self._asked = {name: value for name, value in asked.items() if value}
         tables = getattr(model.config, "calibration", None)
         self._calibrated = (tables, model.task if tables else None)
+        self._certified = getattr(model.config, "certificate", None) is not None
         self._tickets = 0
         self._waiting: list[_Slot] = []  # to be probed
         self._pool: list[_Slot] = []  # probed, to be thought about
@@ -146,7 +147,9 @@ class Scheduler:
         if options:  # the scheduler's own were checked when it was made
             self.model.config.judge_options(task.space.kind, **own)
         shared = tuple((name, _hashable(value)) for name, value in sorted(own.items()) if name not in PLAN_OPTIONS)
-        key = (task.space, task.short_suffix_ids, task.long_suffix_ids, shared)
+        # A certificate is bound to the rubric: a batch of one rubric tells whether it covers the batch.
+        rubric = task.judge_turn_ids if self._certified else ()
+        key = (task.space, task.short_suffix_ids, task.long_suffix_ids, rubric, shared)
         limit = math.inf if deadline is None else deadline
         self._waiting.append(_Slot(self._tickets, entry, own, limit, group, key))
         return self._tickets

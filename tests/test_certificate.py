@@ -338,6 +338,12 @@ def test_to_abstain_on_chains_only_breaks_no_promise():
     assert model.certificate_for(abstain_below=model.config.certificate["threshold"]) is not None
 
 
+def test_a_rubric_of_a_records_own_is_told_wherever_it_stands_in_a_batch():
+    first, second = RECORD | {"id": "first"}, RECORD | {"id": "second", "rubric": "Count."}
+    with pytest.warns(UserWarning, match="verdict space, rubric or prompt are not those"):
+        RewardJudge(certified(), path="auto", num_chains=1)([first, first | {"id": "third"}, second])
+
+
 def test_a_confidence_belongs_to_the_task_that_was_labelled(saved: Path):
     (own,), (other,), (spoken_of,) = (
         RewardJudge(str(saved), path="short", **asked)([RECORD])
