@@ -103,6 +103,9 @@ def differences(
         found.append("verdict space, rubric or prompt are not those that were certified")
     if options.path == "short":
         found.append("path is 'short', so that the threshold decides nothing")
+    floor = options.abstain_below
+    if floor is not None and floor > options.consensus_threshold and options.path != "long":
+        found.append(f"abstain_below is {floor}, above the threshold: only a part of the short verdicts has a reward")
     for name, certified in certificate["options"].items():
         own = _plain(getattr(options, name))
         if own != certified and options.path != "long":

@@ -14,6 +14,7 @@ from torch import Tensor
 from .judge_batch_egrm import EncodedItem
 from .judge_values_egrm import Account, EGRMOutput, Status
 from .prompt_records_egrm import read_id
+from .prompt_task_egrm import JudgeTask
 from .verdict_calibration_egrm import confidence
 from .verdict_consensus_egrm import Route
 
@@ -45,7 +46,7 @@ class JudgeResult:
     """Whether probes were stopped early: the consensus is then at least (short) or at most (long) this."""
     confidence: float | None = None
     """How often a verdict like this one is right by the owner's labels, in [0, 1]; None where the checkpoint has no
-    calibration for it."""
+    calibration for it: judged in another space, format or rubric than the labels were."""
     route: str | None
     """`short` or `long`; None where the record was never judged."""
     status: str
@@ -139,8 +140,9 @@ def encode_record(processor: Any, record: object, **encoding: Any) -> Entry | Ju
 
 
 def results_of(
-    entries: Sequence[Entry], output: EGRMOutput, seed: int, calibration: Mapping[str, Any] | None = None
-) -> list[JudgeResult]:
+    entries: Sequence[Entry], output: EGRMOutput, seed: int, calibration: Mapping[str, Any] | None = None,
+    task: JudgeTask | None = None,
+) -> list[JudgeResult]:  # fmt: skip
     """The rows of a judgement as plain values.
 
     Args:
@@ -148,6 +150,7 @@ def results_of(
         output: Their judgement.
         seed: Seed it was made with.
         calibration: The checkpoint's tables.
+        task: The one that they were fitted in: they say nothing of another space, format or rubric.
 
     Returns:
         B results, in order.
@@ -163,7 +166,7 @@ def results_of(
         ok = status == Status.OK
         rationales, agreement = columns.get("rationales"), _finite(columns["consensus"][row])
         certainty: dict[str, Any] = {name: _finite(columns[name][row]) for name in _CERTAINTY if name in columns}
-        if ok and calibration:
+        if ok and calibration and item.task == task:
             short = columns["routes"][row] == Route.SHORT
             certainty["confidence"] = confidence(calibration, agreement, probs[row], scores[row], short=short)
         results.append(

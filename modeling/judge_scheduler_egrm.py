@@ -93,7 +93,9 @@ class Scheduler:
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
         self._familiarity, self._warned = familiarity_of(model.config), False
         self._asked = {name: value for name, value in asked.items() if value}
-        self._tables = getattr(model.config, "calibration", None)
+        tables = getattr(model.config, "calibration", None)
+        self._calibrated = (tables, model.task if tables else None)
+        self._certified = getattr(model.config, "certificate", None) is not None
         self._tickets = 0
         self._waiting: list[_Slot] = []  # to be probed
         self._pool: list[_Slot] = []  # probed, to be thought about
@@ -145,7 +147,9 @@ class Scheduler:
         if options:  # the scheduler's own were checked when it was made
             self.model.config.judge_options(task.space.kind, **own)
         shared = tuple((name, _hashable(value)) for name, value in sorted(own.items()) if name not in PLAN_OPTIONS)
-        key = (task.space, task.short_suffix_ids, task.long_suffix_ids, shared)
+        # A certificate is bound to the rubric: a batch of one rubric tells whether it covers the batch.
+        rubric = task.judge_turn_ids if self._certified else ()
+        key = (task.space, task.short_suffix_ids, task.long_suffix_ids, rubric, shared)
         limit = math.inf if deadline is None else deadline
         self._waiting.append(_Slot(self._tickets, entry, own, limit, group, key))
         return self._tickets
@@ -282,7 +286,7 @@ class Scheduler:
             suffix = len(entries[0].item.task.short_suffix_ids)
             self.load += load_of([entry.item.prompts for entry in entries], _questions(slots), suffix)
             stage = self.model.probe(inputs, **self._arguments(slots), **self._accounts())
-            results = results_of(entries, stage.output, _seed(slots[0]), self._tables)
+            results = results_of(entries, stage.output, _seed(slots[0]), *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
             self._alone.extend(slots)
@@ -308,7 +312,7 @@ class Scheduler:
                 if slot.long_item is not None
             )
             output = self.model.deliberate(items, **options, **self._asked)
-            results = results_of([slot.entry for slot in slots], output, _seed(slots[0]), self._tables)
+            results = results_of([slot.entry for slot in slots], output, _seed(slots[0]), *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
             for slot in slots:
@@ -330,7 +334,7 @@ class Scheduler:
         try:
             inputs = self.processor.collate([slot.entry.item])
             output: EGRMOutput = self.model.judge(inputs, **slot.options, **self._asked)
-            (result,) = results_of([slot.entry], output, _seed(slot), self._tables)
+            (result,) = results_of([slot.entry], output, _seed(slot), *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
             result = failed_result(slot.entry.record_id, error, slot.entry.item, seed=_seed(slot))

@@ -121,6 +121,7 @@ def test_the_certificate_is_saved_and_stands_in_the_card(saved: Path):
         ({"consensus": "exact"}, "consensus is exact, certified sampled"),
         ({"consensus_threshold": 0.5}, "consensus_threshold is 0.5"),
         ({"path": "short"}, "the threshold decides nothing"),
+        ({"abstain_below": 0.95}, "abstain_below is 0.95, above the threshold"),
     ],
 )
 def test_other_options_are_told_once_and_the_certificate_does_not_apply(options: dict[str, Any], named: str):
@@ -332,9 +333,42 @@ def test_the_command_judges_once_and_writes_what_it_found(checkpoint: Path, tmp_
     assert unsure.config.judge_options().consensus_threshold == NEVER_SHORT
 
 
+def test_to_abstain_on_chains_only_breaks_no_promise():
+    model = certified()
+    assert model.certificate_for(abstain_below=model.config.certificate["threshold"]) is not None
+
+
+def test_a_rubric_of_a_records_own_is_told_wherever_it_stands_in_a_batch():
+    first, second = RECORD | {"id": "first"}, RECORD | {"id": "second", "rubric": "Count."}
+    with pytest.warns(UserWarning, match="verdict space, rubric or prompt are not those"):
+        RewardJudge(certified(), path="auto", num_chains=1)([first, first | {"id": "third"}, second])
+
+
+def test_a_confidence_belongs_to_the_task_that_was_labelled(saved: Path):
+    (own,), (other,), (spoken_of,) = (
+        RewardJudge(str(saved), path="short", **asked)([RECORD])
+        for asked in ({}, {"verdict_format": "boxed"}, {"rubric": "Count the words."})
+    )
+    assert own.confidence == pytest.approx(0.25 + 0.5 * own.consensus)
+    assert (other.status, other.confidence, spoken_of.status, spoken_of.confidence) == ("ok", None, "ok", None)
+
+
+def test_a_run_of_a_judge_that_is_never_short_is_not_told_to_lower_tau(checkpoint: Path, tmp_path: Path, capsys):
+    records = write_jsonl(tmp_path / "in.jsonl", [RECORD | {"id": str(n)} for n in range(20)])
+    model = EGRMRewardModel.from_pretrained(checkpoint)
+    model.config.set_judging(consensus_threshold=NEVER_SHORT, num_chains=1)
+    model.save_pretrained(tmp_path / "never")
+    assert egrm("score", tmp_path / "never", records, "-o", tmp_path / "long.jsonl") == 0
+    assert "Lower --tau" not in capsys.readouterr().err
+    assert {row["route"] for row in read_jsonl(tmp_path / "long.jsonl")} == {"long"}
+
+
 def test_both_paths_are_taken_by_every_item(checkpoint: Path):
-    judge = RewardJudge(str(checkpoint), explain=True, **BOTH_PATHS)
+    model = EGRMRewardModel.from_pretrained(checkpoint)
+    model.config.set_judging(abstain_below=1.0)  # which would count right verdicts as wrong ones
+    judge = RewardJudge(model, explain=True, **BOTH_PATHS)
     for result in judge([RECORD] * 3):
+        assert result.status == "ok"
         assert result.route == "long"
         assert result.account is not None
         assert len(result.account.probes) == 5

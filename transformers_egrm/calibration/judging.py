@@ -20,8 +20,8 @@ from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
 
-BOTH_PATHS = {"consensus_threshold": NEVER_SHORT, "early_stop": False, "path": "auto"}
-"""Options under which every item takes both paths and every probe is read."""
+BOTH_PATHS = {"consensus_threshold": NEVER_SHORT, "early_stop": False, "path": "auto", "abstain_below": None}
+"""Options under which every item takes both paths, every probe is read, and no verdict is held back."""
 Rule = Callable[[Question, Ask, str], bool]
 """Whether a verdict, as a label, is the true one."""
 

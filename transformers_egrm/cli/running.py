@@ -26,6 +26,7 @@ from transformers_egrm.data.records import STDIO, Record, columns_of, format_of,
 from transformers_egrm.data.rows import read_rows
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
 from transformers_egrm.modeling.errors_egrm import DataError, UnfamiliarTextWarning
+from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
 
 
 # So many unfit records at the start of a file, and none that fits, are a wrong column name, not bad records.
@@ -142,13 +143,26 @@ class _Judging:
 
     def tally(self) -> Tally:
         """Empty counts for this job."""
-        return Tally(judge=self.job.model, route_is_chosen=self.job.identity["judging"].get("path", "auto") == "auto")
+        return Tally(judge=self.job.model)
+
+    def summary(self, tally: Tally, seconds: float) -> dict[str, Any]:
+        """The counts with what is known of the judge, once it is loaded."""
+        tally.padded_share, tally.route_is_chosen = self.padded_share, self._route_is_chosen
+        return tally.to_dict(seconds)
 
     @property
     def padded_share(self) -> float | None:
         """Share of padding in the prompt tokens run; None where nothing was, or no one counts."""
         load = getattr(self.loaded[0], "load", None) if self.loaded else None
         return None if load is None else load.padded_share
+
+    @property
+    def _route_is_chosen(self) -> bool:
+        # A checkpoint may keep everything on the long path, which is then no mistake of the command.
+        asked: Mapping[str, Any] = self.job.identity["judging"]
+        model = getattr(self.loaded[0], "model", None) if self.loaded else None
+        tau = None if model is None else model.config.judge_options(**asked).consensus_threshold
+        return asked.get("path", "auto") == "auto" and tau != NEVER_SHORT
 
     def rows(self, records: Iterator[Record]) -> Iterator[tuple[Record, dict[str, Any], float]]:
         """Every record with its row and the seconds since judging began, in order."""
@@ -215,8 +229,7 @@ def _run_to_stdout(judging: _Judging, records: Iterator[Record]) -> dict[str, An
     for _, row, seconds in judging.rows(_checked(judging.job, records, judging.keep)):  # noqa: B007 (the last value is used below)
         tally.add(judgements_of(row))
         _write_to_stdout(json_line(row))
-    tally.padded_share = judging.padded_share
-    return tally.to_dict(seconds)
+    return judging.summary(tally, seconds)
 
 
 def _write_to_stdout(line: bytes) -> None:
@@ -271,8 +284,7 @@ def _finish(
         _say(f"Stopped behind record {journal.count}; the same command goes on from there.")
         raise typer.Exit(130) from None
     journal.check_retried()
-    tally.padded_share = judging.padded_share
-    summary = tally.to_dict(journal.seconds)
+    summary = judging.summary(tally, journal.seconds)
     write_rows(journal.rows, job.run.output, job.types)
     journal.finish(summary)
     return summary
