@@ -23,8 +23,8 @@ def outcome(choice: Choice) -> str:
         return f"Threshold {tau:g}: {aim.sentence(choice.delta)}. {choice.short_share:.1%} take the short path."
     needed = "" if choice.labels_needed is None else f" About {choice.labels_needed:,} labelled questions would do."
     return (
-        f"Nothing can be promised, and everything takes the long path: that {aim.sentence(choice.delta)} could not be shown, "
-        f"for {choice.reason}.{needed}"
+        f"Nothing can be promised, and everything takes the long path. The labels do not show that "
+        f"{aim.sentence(choice.delta)}. Reason: {choice.reason}.{needed}"
     )
 
 

@@ -228,8 +228,8 @@ def _why_not(
         shown = "none takes the short path" if seen is None else f"it is {seen:.3g} on the tested questions"
         return f"even at the most promising threshold, {first.threshold:g}, {shown}, not below {aim.level:g}", None
     reason = (
-        f"{data.num_questions} questions are too few: at {first.threshold:g} it is {seen:.3g} on the tested ones, below "
-        f"{aim.level:g}, but that may be chance (p = {first.p_value:.2g}, and {delta:g} is needed)"
+        f"{data.num_questions} questions are too few: at threshold {first.threshold:g} the tested ones show {seen:.3g}, below "
+        f"{aim.level:g}, but that may be chance (p = {first.p_value:.2g}, and at most {delta:g} is needed)"
     )
     if aim.kind == "within":
         # What has to be shown is a mean, and its error falls with the root of the number of questions.
