@@ -394,6 +394,13 @@ def test_data_that_carry_no_threshold_are_refused(checkpoint: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_too_few_questions_are_refused_before_anything_is_judged(tmp_path: Path, capsys):
+    data, judged = write_jsonl(tmp_path / "labelled.jsonl", rows(9)), tmp_path / "judged.jsonl"
+    assert egrm("calibrate", tmp_path / "no-judge-is-loaded", data, "--judged", judged) == 1
+    assert "50 questions or more, got 9" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_only_a_checkpoint_is_calibrated(tmp_path: Path, capsys):
     data = write_jsonl(tmp_path / "labelled.jsonl", rows(60))
     assert egrm("calibrate", "rival:longer", data) == 1

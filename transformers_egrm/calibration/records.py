@@ -142,6 +142,22 @@ class Labelled:
         return self.of(order[:first]), self.of(order[first:])
 
 
+def need_questions(questions: int, items: int, least: int = 50) -> None:
+    """Refuse too few questions, which can be seen before anything is judged.
+
+    Args:
+        questions: Different ones.
+        items: With a label.
+        least: Fewest questions.
+
+    Raises:
+        DataError: They are fewer.
+    """
+    if questions < least:
+        raise DataError(f"A threshold needs {least} questions or more, got {questions} with {items} items.",
+                        "Answers to one question count as one: label more questions.")  # fmt: skip
+
+
 def check(labelled: Labelled, least: int = 50) -> list[str]:
     """Refuse data that no threshold can be read from, and tell what a reader should know.
 
@@ -156,10 +172,8 @@ def check(labelled: Labelled, least: int = 50) -> list[str]:
         DataError: There are too few questions, one text has several question ids, ids stand twice, every label says the same,
             or every item has the same consensus.
     """
-    questions, items = labelled.num_questions, labelled.items
-    if questions < least:
-        raise DataError(f"A threshold needs {least} questions or more, got {questions} with {len(items)} items.",
-                        "Answers to one question count as one: label more questions.")  # fmt: skip
+    items = labelled.items
+    need_questions(labelled.num_questions, len(items), least)
     repeated = [name for name, count in Counter(item.id for item in items).items() if count > 1]
     if repeated:
         raise DataError(
@@ -236,4 +250,4 @@ def item_of(row: Mapping[str, Any]) -> CalibrationItem:
         ) from error
 
 
-__all__ = ["CalibrationItem", "Labelled", "check", "digest_of", "item_of", "row_of"]
+__all__ = ["CalibrationItem", "Labelled", "check", "digest_of", "item_of", "need_questions", "row_of"]

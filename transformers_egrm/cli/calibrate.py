@@ -86,6 +86,7 @@ def calibrate(
     from transformers_egrm.calibration.certificate import Source, certify
     from transformers_egrm.calibration.fitting import calibrate as fit
     from transformers_egrm.calibration.judging import judge_both_paths
+    from transformers_egrm.calibration.records import need_questions
     from transformers_egrm.calibration.report import outcome
     from transformers_egrm.evaluation.benchmarks import load_benchmark
     from transformers_egrm.evaluation.benchmarks.reading import Data
@@ -95,6 +96,7 @@ def calibrate(
     benchmark = load_benchmark(asked.benchmark)
     settings = Settings(seed=seed, limit=asked.limit, subsets=asked.subset)
     questions, about = read_questions(benchmark, Data(path=data, label=asked.label, map=asked.map), settings)
+    need_questions(len({question.question_id for question in questions}), len(questions))
     source = Source(Path(data).name or data, about["digest"])
     loaded = _load(judge, asked, judging)
     items, right = judge_both_paths(
