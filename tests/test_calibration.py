@@ -461,5 +461,10 @@ def test_a_report_says_what_was_found_and_what_was_not():
         f"the short path, at most 5 % are wrong, with confidence 95 %. Reason: {few.choice.reason}."
     )
     assert few.tables == {}
+    alike = choose(Labelled([item(n, 1.0, True) for n in range(60)]), Aim("share", 0.7), 0.05)
+    assert outcome(alike) == (
+        "Asked for: about 70 % of the answers take the short path (an estimate, no promise). Found: threshold 1, at which "
+        "100.0% of these answers take the short path."
+    )
     with pytest.raises(ConfigError, match="domain or verdict"):
         calibrate(items, RISK, OPTIONS, by="mood")

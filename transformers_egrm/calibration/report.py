@@ -20,7 +20,10 @@ def outcome(choice: Choice) -> str:
             f"the short path."
         )
     if not aim.promises:
-        return f"Threshold {tau:g}: {aim.sentence(choice.delta)}. {choice.short_share:.1%} take the short path."
+        return (
+            f"Asked for: {aim.sentence(choice.delta)}. Found: threshold {tau:g}, at which {choice.short_share:.1%} of these "
+            f"answers take the short path."
+        )
     needed = "" if choice.labels_needed is None else f" About {choice.labels_needed:,} labelled questions would do."
     return (
         f"Nothing can be promised, and everything takes the long path. The labels do not show that "
