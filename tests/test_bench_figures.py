@@ -10,7 +10,7 @@ import pytest
 from bench_tools import judged, pairs, write
 
 from transformers_egrm.evaluation.asking import Ask, Judgement
-from transformers_egrm.evaluation.comparing import difference
+from transformers_egrm.evaluation.comparing import difference, verdict
 from transformers_egrm.evaluation.figures import summary
 from transformers_egrm.evaluation.intervals import Item, Sample, estimate, mcnemar
 from transformers_egrm.evaluation.judges import Judge, callable_judge
@@ -243,3 +243,21 @@ def test_runs_over_other_data_are_not_compared(tmp_path: Path, own: Path):
     second = saved(judged(write(tmp_path / "other.jsonl", rows), judge), tmp_path / "b")
     with pytest.raises(DataError, match="differs between the runs"):
         difference(first, second)
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "expected"),
+    [
+        (-0.1, 0.5, "cannot tell"),
+        (0.33, 0.125, "does not confirm"),
+        (0.33, 0.01, "new is better, by more than chance"),
+    ],
+)
+def test_a_comparison_is_decided_where_both_tests_agree(low, p, expected):
+    # Four questions of six to none: the bootstrap is sure, the exact test of 4 to 0 gives 0.125.
+    found = {
+        "judges": ["old", "new"],
+        "headline": {"difference": {"value": 0.67, "low": low, "high": 1.0}},
+        "mcnemar": {"p": p},
+    }
+    assert expected in verdict(found)

@@ -90,11 +90,14 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """One sentence: which judge is better, or that these questions cannot tell."""
+    """One sentence: which judge is better, or that these questions cannot tell; a bootstrap of few is too narrow."""
     gap = found["headline"]["difference"]
     if gap["low"] is None or gap["low"] <= 0 <= gap["high"]:
         return "These questions cannot tell which one is better."
-    return f"{found['judges'][1 if gap['value'] > 0 else 0]} is better, by more than chance at 95 %."
+    ahead = found["judges"][1 if gap["value"] > 0 else 0]
+    if found["mcnemar"]["p"] >= 0.05:
+        return f"{ahead} is ahead, and the interval excludes 0, but the exact test does not confirm it: ask more questions."
+    return f"{ahead} is better, by more than chance at 95 %."
 
 
 def _names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
