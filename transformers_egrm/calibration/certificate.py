@@ -18,7 +18,8 @@ BREAKS = (
     "questions or answers come from another source than the labelled ones: a promise says nothing about data that drift",
     "the threshold is chosen anew on the same labels",
 )
-"""What ends every promise; the first two are noticed when the checkpoint judges."""
+"""What ends every promise; the first two are noticed when the checkpoint judges, but for a rubric of pairs, lists and open
+answers, which stands among the judged text."""
 TESTS = {
     "exact": "fixed sequence of exact binomial tests on one answer of each question",
     "betting": "fixed sequence of betting tests on every answer",
