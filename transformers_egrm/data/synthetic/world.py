@@ -5,24 +5,23 @@ some of them, wordy, or badly put. The truth counts: ten times the share of righ
 all is right but badly put. The worked chain does every task itself, compares, counts, and so arrives at the truth.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from transformers_egrm.data.synthetic.splits import SPLITS, STREAMS, TRAINING_LEVEL, digest, membership
 from transformers_egrm.data.synthetic.tasks import DOMAINS, Task
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
-SPLITS = {"train": range(80), "calibration": range(80, 90), "test": range(90, 100)}
 STYLES = ("concise", "detailed", "markdown")
 KINDS = ("right", "subtly_wrong", "verbosely_wrong", "badly_presented")
 LEVELS = {0: (1, (0, 0)), 1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3, (1, 2)), 5: (4, (2, 3))}
-"""Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: it asks for a copy."""
+"""Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: copies and single sums."""
 MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
 """Share of each difficulty, where none is given."""
-MOST_DRAWS = 5000  # a split's share is a tenth at least, so that only what is not there is not found
+MOST_DRAWS = 5000  # a stream's share is a fiftieth at least, so that only what is not there is not found
 BADLY_PUT = 3  # points that a right response loses when it is badly put
 SLOPPY = ("uh dunno maybe {}", "{} whatever lol", "{} !!! easy !!!", "hmm {} or so who cares")
 WORDY = (
@@ -36,7 +35,7 @@ class Example:
     """One response to judge, with the truth about it."""
 
     question_id: str
-    """The same for every response to a question, different for different ones."""
+    """The same for every response to a question in any names, words and order of parts, different for different ones."""
     domain: str
     """Key of `DOMAINS`."""
     difficulty: int
@@ -76,8 +75,8 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits of the prompt's hash."""
-        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
+        """What it is, in any words."""
+        return digest(task.identity for task in self.tasks)
 
 
 def examples(
@@ -129,9 +128,10 @@ def _questions(
     split: str, seed: int, mix: Mapping[int, float] | None, domains: Sequence[str]
 ) -> Iterator[tuple[Question, Random]]:
     weights = dict(MIX if mix is None else mix)
+    levels = [level for level in LEVELS if split == "train" or level != TRAINING_LEVEL]
     for name, given, known in (
         ("split", [split], SPLITS),
-        ("difficulty", weights, LEVELS),
+        (f"difficulty of {split}", weights, levels),
         ("domain", domains, DOMAINS),
     ):
         unknown = [str(value) for value in given if value not in known]
@@ -139,25 +139,36 @@ def _questions(
             raise ConfigError(
                 f"Unknown {name} {', '.join(unknown) or 'none'}.", f"Known: {', '.join(map(str, known))}."
             )
+    belongs, asked = membership(split, seed), set()
     for index in count():
         rng = Random(f"{split} {seed} {index}")
-        yield _question(split, rng, weights, tuple(domains)), rng
+        domain, difficulty = rng.choice(domains), rng.choices(tuple(weights), tuple(weights.values()))[0]
+        for _ in range(MOST_DRAWS):
+            question = _question(rng, domain, difficulty, belongs)
+            if question.prompt not in asked:
+                break
+        else:
+            raise ConfigError(
+                f"Stream {seed} of the {split} split has no more questions of difficulty {difficulty} in {domain} "
+                f"after {index} in all.",
+                "Draw fewer items, or from several streams.",
+            )
+        if split != "train":
+            asked.add(question.prompt)
+        yield question, rng
 
 
-def _question(split: str, rng: Random, weights: Mapping[int, float], domains: Sequence[str]) -> Question:
-    for _ in range(MOST_DRAWS):
-        # Drawn anew as well: at the lowest level a domain has so few questions that a split may lack them all.
-        domain = rng.choice(domains)
-        difficulty = rng.choices(tuple(weights), tuple(weights.values()))[0]
-        parts, (least, most) = LEVELS[difficulty]
-        tasks = tuple(DOMAINS[domain](rng, rng.randint(least, most)) for _ in range(parts))
-        question = Question(domain, difficulty, tasks)
-        if int(question.key, 16) % 100 in SPLITS[split]:
-            return question
-    raise ConfigError(
-        f"No question of difficulty {', '.join(map(str, weights))} in {', '.join(domains)} belongs to {split}.",
-        "Add difficulties or domains.",
-    )
+def _question(rng: Random, domain: str, difficulty: int, belongs: Callable[[str], bool]) -> Question:
+    parts, (least, most) = LEVELS[difficulty]
+    return Question(domain, difficulty, tuple(_task(rng, domain, least, most, belongs) for _ in range(parts)))
+
+
+def _task(rng: Random, domain: str, least: int, most: int, belongs: Callable[[str], bool]) -> Task:
+    steps = rng.randint(least, most)
+    while True:
+        task = DOMAINS[domain](rng, steps)
+        if not steps or belongs(task.identity):
+            return task
 
 
 def _respond(question: Question, rng: Random) -> Example:
