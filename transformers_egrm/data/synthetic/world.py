@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from transformers_egrm.data.synthetic.splits import SPLITS, STREAMS, TRAINING_LEVEL, digest, membership
+from transformers_egrm.data.synthetic.splits import SPLITS, TRAINING_LEVEL, digest, membership
 from transformers_egrm.data.synthetic.tasks import DOMAINS, Task
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
@@ -21,7 +21,7 @@ LEVELS = {0: (1, (0, 0)), 1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3,
 """Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: copies and single sums."""
 MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
 """Share of each difficulty, where none is given."""
-MOST_DRAWS = 5000  # a stream's share is a fiftieth at least, so that only what is not there is not found
+MOST_DRAWS = 1000  # of questions that were asked before, until a stream counts as empty
 BADLY_PUT = 3  # points that a right response loses when it is badly put
 SLOPPY = ("uh dunno maybe {}", "{} whatever lol", "{} !!! easy !!!", "hmm {} or so who cares")
 WORDY = (
@@ -82,17 +82,18 @@ class Question:
 def examples(
     split: str, seed: int = 0, *, mix: Mapping[int, float] | None = None, domains: Sequence[str] = tuple(DOMAINS)
 ) -> Iterator[Example]:
-    """Stream responses with their truth, without end. The same arguments give the same stream.
+    """Stream responses with their truth. The same arguments give the same stream.
 
     Args:
-        split: `train`, `calibration` or `test`. A question's hash decides where it belongs, whatever the seed, so no
-            two splits share one.
-        seed: Which stream of the split.
+        split: `train`, `calibration`, `test`, or `sealed` for published tables. What is worked out decides where a
+            task belongs, so no two splits share one, in whatever words or as part of whatever question.
+        seed: Which stream of the split. In training any number, and streams overlap. Of a held-out split 0 to
+            `STREAMS - 1`: its streams share no task, and none asks a question twice in the same words.
         mix: Difficulty -> weight, by default `MIX`.
         domains: Which domains, each as often as the others.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown, or the split has no such question.
+        ConfigError: A split, stream, difficulty or domain is unknown, or a stream has no more questions.
     """
     for question, rng in _questions(split, seed, mix, domains):
         yield _respond(question, rng)
@@ -112,7 +113,7 @@ def groups(
         domains: As in `examples`.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown, the split has no such question, or `size` is too small.
+        ConfigError: As in `examples`, or `size` is too small.
     """
     if size < 2:
         raise ConfigError(f"A group needs at least 2 responses, got size={size}.")
@@ -122,6 +123,33 @@ def groups(
             if group[0].verdict > group[-1].verdict:
                 yield (group[0], group[-1], *group[1:-1])
                 break
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many different things some examples are about."""
+
+    answers: int
+    """Examples."""
+    prompts: int
+    """Different prompts among them."""
+    questions: int
+    """Different questions, in whatever words and names."""
+
+
+def census(drawn: Iterable[Example]) -> dict[int, Census]:
+    """What a table of figures should tell of its examples: how many questions there are, by difficulty.
+
+    Args:
+        drawn: Any examples.
+    """
+    found: dict[int, list[Example]] = {}
+    for example in drawn:
+        found.setdefault(example.difficulty, []).append(example)
+    return {
+        difficulty: Census(len(own), len({e.prompt for e in own}), len({e.question_id for e in own}))
+        for difficulty, own in sorted(found.items())
+    }
 
 
 def _questions(
@@ -165,10 +193,9 @@ def _question(rng: Random, domain: str, difficulty: int, belongs: Callable[[str]
 
 def _task(rng: Random, domain: str, least: int, most: int, belongs: Callable[[str], bool]) -> Task:
     steps = rng.randint(least, most)
-    while True:
-        task = DOMAINS[domain](rng, steps)
-        if not steps or belongs(task.identity):
-            return task
+    # Drills belong to training, all of them; of everything else each stream has a share.
+    drawn = (DOMAINS[domain](rng, steps) for _ in count())
+    return next(task for task in drawn if not steps or belongs(task.identity))
 
 
 def _respond(question: Question, rng: Random) -> Example:
@@ -223,4 +250,4 @@ def _mark(place: int) -> str:
     return f"{'abcd'[place]})"
 
 
-__all__ = ["DOMAINS", "KINDS", "LEVELS", "MIX", "SPLITS", "STYLES", "Example", "examples", "groups"]
+__all__ = ["DOMAINS", "KINDS", "LEVELS", "MIX", "STYLES", "Census", "Example", "census", "examples", "groups"]
