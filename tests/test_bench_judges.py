@@ -174,7 +174,7 @@ def test_an_egrm_checkpoint_gives_the_same_items_in_every_batch_size(model: Any,
 
 
 def test_a_judge_that_abstains_is_counted_apart_and_never_right(model: Any, own: Path):
-    run = judged(own, egrm(model, "pointwise", abstain_below=1.0, consensus_threshold=2.0))
+    run = judged(own, egrm(model, "pointwise", abstain_below=0.5, path="short"))
     found = summary(run.judged, run.cells, 0, 5)
     judgements = [judgement for one in run.judged for judgement in one.judgements]
     assert found["statuses"]["abstained"] == sum(judgement.status == "abstained" for judgement in judgements) > 0
