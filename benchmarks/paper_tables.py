@@ -63,7 +63,7 @@ def column(key: str, name: str, kind: str = "percent") -> dict[str, str]:
 # -- (a) ablations and the cost model --------------------------------------------------------------------------------------
 
 
-FULL, BASELINE = "full E-GRM", "baseline GRM"
+FULL, BASELINE, ONE_CHAIN = "full E-GRM", "baseline GRM", "one chain always"
 ABLATIONS: dict[str, dict[str, Any]] = {
     FULL: {},
     "exact consensus": {"consensus": "exact"},
@@ -72,6 +72,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "probes not reused": {"reuse_probes": False},
     "short path only": {"path": "short"},
     BASELINE: {"path": "long", "selection": "vote"},
+    ONE_CHAIN: {"path": "long", "selection": "vote", "num_chains": 1},
+    "exact consensus, one chain": {"consensus": "exact", "selection": "vote", "num_chains": 1},
 }
 
 
@@ -101,7 +103,8 @@ def ablations(bench: Bench) -> tuple[Table, dict[str, Run]]:
         "title": "(a) Full E-GRM, its ablations and the baseline GRM",
         "note": (
             "Exact consensus: the ladder-averaged distribution of the verdict instead of samples of it. No trigger: chains for "
-            "every item, without probes, chosen by the scorer. Baseline: the same, chosen by majority. "
+            "every item, without probes, chosen by the scorer. Baseline: the same, chosen by majority. One chain always is the "
+            "cheapest simple alternative. "
             "Gains and ratios are against the baseline, on the same items."
             + ("" if bench.options.selection == "scorer" else " Without a trained scorer a vote chooses everywhere.")
         ),
