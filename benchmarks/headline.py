@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("judge", help="`egrm-mini`, or the folder of a checkpoint with a pointwise space from 0 to 10")
     parser.add_argument("--pools", required=True, metavar="PATH", help="where judged items are kept")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--items", type=int, default=15_000, help="of each split")
+    parser.add_argument("--items", type=int, default=12_500, help="of each split")
     parser.add_argument(
         "--within", type=float, default=0.003, help="what a threshold may lose on calibration questions"
     )
