@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--items", type=int, default=12_500, help="of each split")
     parser.add_argument(
-        "--within", type=float, default=0.003, help="what a threshold may lose on calibration questions"
+        "--within", type=float, default=0.002, help="what a threshold may lose on calibration questions"
     )
     parser.add_argument(
         "--splits", nargs="+", default=["calibration", "sealed"], help="the first chooses, the last tells"
