@@ -1,11 +1,11 @@
 """`egrm train`: a judge from nothing, or from a language model, stage by stage or all at once."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import typer
 
+from transformers_egrm.cli.options import with_options
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.extras import import_extra
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -18,51 +18,29 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-_Config = Annotated[
-    str | None,
-    typer.Option("--config", "-c", metavar="FILE.yaml", help="What to train; keys left out keep their defaults."),
-]
-_Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="The run's folder.")]
-_Data = Annotated[
-    str | None,
-    typer.Option("--data", metavar="LABELLED", help="Your own labels, as egrm bench own reads them: data.labelled."),
-]
-_Label = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="The column that holds the truth: data.label.")
-]
-_Map = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="FIELD=COLUMN", help="Read a field from another column: data.map. Repeatable."),
-]
-_Generator = Annotated[
-    str | None,
-    typer.Option("--generator", "-g", metavar="MODEL",
-                 help="The model to start from, egrm-mini, a folder or a Hub id: generator.path."),
-]  # fmt: skip
-_Restart = Annotated[bool, typer.Option("--restart", help="Remove an earlier run from the folder and begin anew.")]
-_Redo = Annotated[
-    bool,
-    typer.Option(
-        "--redo", help="After a change of the configuration, repeat the stages that it decides; keep the others."
-    ),
-]
-_Progress = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show progress bars; by default only on a terminal.")
-]
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    # What every command takes.
-    config: str | None
-    output: str
-    data: str | None
-    label: str | None
-    map: tuple[str, ...]
-    generator: str | None
-    restart: bool
-    redo: bool
-    progress: bool | None
+class TrainOptions:
+    """What every command takes; each setting of the configuration stands in its file."""
+
+    output: str = field(metadata={"flags": ("--output", "-o"), "metavar": "FOLDER"})
+    """The run's folder."""
+    config: str | None = field(default=None, metadata={"flags": ("--config", "-c"), "metavar": "FILE.yaml"})
+    """What to train; keys left out keep their defaults."""
+    data: str | None = field(default=None, metadata={"metavar": "LABELLED"})
+    """Your own labels, as egrm bench own reads them (data.labelled)."""
+    label: str | None = field(default=None, metadata={"metavar": "COLUMN"})
+    """The column of your labels that holds the truth (data.label)."""
+    map: tuple[str, ...] = field(default=(), metadata={"metavar": "FIELD=COLUMN"})
+    """Read a field of your labels from another column (data.map). Repeatable."""
+    generator: str | None = field(default=None, metadata={"flags": ("--generator", "-g"), "metavar": "MODEL"})
+    """The model to start from: egrm-mini, a folder or a Hub id (generator.path)."""
+    redo: bool = False
+    """After a change of the configuration, repeat the stages that it decides, and keep the others."""
+    restart: bool = False
+    """Remove an earlier run from the folder and begin anew."""
+    progress: bool | None = None
+    """Show progress bars; by default only on a terminal."""
 
     def values(self) -> Any:
         """The configuration as plain data: the file's, with what the command line says in place."""
@@ -80,23 +58,10 @@ class _Asked:
         return values
 
 
-def _asked(command: Callable[[_Asked], None]) -> Callable[..., None]:
-    # A command that takes the options above, and receives them as one.
-    def wrapped(
-        *, output: _Output, config: _Config = None, data: _Data = None, label: _Label = None, map: _Map = None,
-        generator: _Generator = None, restart: _Restart = False, redo: _Redo = False, progress: _Progress = None,
-    ) -> None:  # fmt: skip
-        command(_Asked(config=config, output=output, data=data, label=label, map=tuple(map or ()), generator=generator,
-                       restart=restart, redo=redo, progress=progress))  # fmt: skip
-
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    return wrapped
-
-
 @app.command(epilog="Examples:\n\negrm train sft --config examples/train/egrm_mini.yaml --output ./run\n\n"
              "accelerate launch --multi_gpu --num_processes 2 -m transformers_egrm.cli train sft -c mini.yaml -o ./run")  # fmt: skip
-@_asked
-def sft(asked: _Asked) -> None:
+@with_options(TrainOptions, "asked")
+def sft(*, asked: TrainOptions) -> None:
     """Stage 1: fine-tune on both modes, then on the split of the model's own consensus."""
     shop = _open(asked, "sft")
     from transformers_egrm.training.sft import run_sft
@@ -106,8 +71,8 @@ def sft(asked: _Asked) -> None:
 
 
 @app.command(epilog="Example:\n\negrm train scorer --config examples/train/egrm_mini.yaml --output ./run")
-@_asked
-def scorer(asked: _Asked) -> None:
+@with_options(TrainOptions, "asked")
+def scorer(*, asked: TrainOptions) -> None:
     """Stage 2: sample the judge's candidates and train the scorer that chooses among them.
 
     The judge is the run's own, trained by stage 1 in the same folder, or `generator.path` of a run without one.
@@ -120,8 +85,8 @@ def scorer(asked: _Asked) -> None:
 
 
 @app.command(epilog="Example:\n\negrm train grpo --config examples/train/egrm_mini.yaml --output ./run")
-@_asked
-def grpo(asked: _Asked) -> None:
+@with_options(TrainOptions, "asked")
+def grpo(*, asked: TrainOptions) -> None:
     """Stage 3: extended GRPO, and the scorer once more for the policy it leads to.
 
     The judge and its scorer are those of stages 1 and 2 in the same folder.
@@ -138,8 +103,8 @@ def grpo(asked: _Asked) -> None:
 @app.command(name="all", epilog="Examples:\n\negrm train all --config examples/train/egrm_mini.yaml --output ./run\n\n"
              "egrm train all --config examples/train/smoke.yaml --output ./smoke\n\n"
              "egrm train all --data labelled.jsonl --generator egrm-mini --output ./run")  # fmt: skip
-@_asked
-def everything(asked: _Asked) -> None:
+@with_options(TrainOptions, "asked")
+def everything(*, asked: TrainOptions) -> None:
     """All stages, from nothing to a checkpoint with its measurements.
 
     The folder then holds `checkpoint/`, `results.json`, `metrics.jsonl` and `plots/`.
@@ -157,7 +122,7 @@ def everything(asked: _Asked) -> None:
         )  # fmt: skip
 
 
-def _open(asked: _Asked, *stages: str) -> Any:
+def _open(asked: TrainOptions, *stages: str) -> Any:
     # What the extra brings, asked for first: an error of our own modules must not look like a missing package.
     for package in ("yaml", "matplotlib", "peft", "trl.trainer.sft_trainer"):
         import_extra(package, "train")
@@ -195,4 +160,4 @@ def _report(shop: Any, stage: str, folder: str | None = None) -> None:
     console.print(f"Wrote {run.folder / (folder or stage)}.", markup=False, soft_wrap=True)
 
 
-__all__ = ["app"]
+__all__ = ["TrainOptions", "app"]

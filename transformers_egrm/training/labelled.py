@@ -136,6 +136,8 @@ def split_labels(labels: Labels, data: DataConfig, space: VerdictSpace, seed: in
     Raises:
         ConfigError: A label is no verdict of the space, or a split is left without a question.
     """
+    if space.kind == "pairwise":
+        _refuse_one_sided(labels)
     names = sorted({question.question_id for question in labels.questions}, key=lambda name: _draw(seed, name))
     sizes = {split: min(data.held_out_questions, round(share * len(names)))
              for split, share in (("calibration", data.calibration_share), ("test", data.test_share))}  # fmt: skip
@@ -154,30 +156,44 @@ def split_labels(labels: Labels, data: DataConfig, space: VerdictSpace, seed: in
     return rows
 
 
+def _refuse_one_sided(labels: Labels) -> None:
+    # A chain speaks of the order it was written for, which is then kept: with one side always right, that is all they teach.
+    ordered = [question.truths[0] > question.truths[1] for question in labels.questions
+               if question.id in labels.chains and len(question.responses) == 2]  # fmt: skip
+    if len(ordered) > 1 and len(set(ordered)) == 1:
+        raise ConfigError(
+            f"The better answer stands on one side in all {len(ordered)} pairs with a chain, so that long mode would learn "
+            "the side.", "Name both answers `response_a`, `response_b` and `label` the better one, in mixed order.",
+        )  # fmt: skip
+
+
 def _rows(
     question: Question, chain: str | None, data: DataConfig, space: VerdictSpace, seed: int
 ) -> list[dict[str, Any]]:
-    shared = {"question_id": question.question_id, "subset": question.subset, "prompt": question.prompt}
+    shared: dict[str, Any] = {
+        "question_id": question.question_id,
+        "subset": question.subset,
+        "prompt": question.prompt,
+    }
     shared |= {"reference": question.reference} if question.reference is not None else {}
+    if space.kind == "pairwise" and not question.pairs:
+        raise ConfigError(f"The record {question.id} has no better and worse answer, which a pairwise judge compares.",
+                          "Set `judge.space`, or leave such records out.")  # fmt: skip
+    parts = question.pairs if space.kind == "pairwise" else range(len(question.responses))
     rows = []
-    if space.kind == "pairwise":
-        if not question.pairs:
-            raise ConfigError(f"The record {question.id} has no better and worse answer, which a pairwise judge compares.",
-                              "Set `judge.space`, or leave such records out.")  # fmt: skip
-        for number, (better, worse) in enumerate(question.pairs):
-            name = f"{question.id}-{number}" if len(question.pairs) > 1 else question.id
-            # A judge must not learn that the first is the better one; a chain speaks of the order it was written for.
-            first, second = (better, worse) if chain or _draw(seed, f"{name} first") < 0.5 else (worse, better)
-            if chain and len(question.responses) == 2:
-                first, second = 0, 1
-            rows.append({"id": name, **shared, "response_a": question.responses[first],
-                         "response_b": question.responses[second], "label": "A" if first == better else "B"})  # fmt: skip
-    else:
-        for number, (response, truth) in enumerate(zip(question.responses, question.truths, strict=True)):
-            name = f"{question.id}-{number}" if len(question.responses) > 1 else question.id
-            verdict = verdict_of_score(truth, data.score_range, space, question.id)
-            rows.append({"id": name, **shared, "response": response, "label": verdict})
-    return [row | ({"chain": chain} if chain and len(rows) == 1 else {}) for row in rows]
+    for number, part in enumerate(parts):
+        name = f"{question.id}-{number}" if len(parts) > 1 else question.id
+        if isinstance(part, tuple):
+            # A judge must not learn that the first is the better one.
+            keep = min(part) == part[0] if chain else _draw(seed, f"{name} first") < 0.5
+            first, second = part if keep else part[::-1]
+            own = {"response_a": question.responses[first], "response_b": question.responses[second],
+                   "label": "A" if first == part[0] else "B"}  # fmt: skip
+        else:
+            verdict = verdict_of_score(question.truths[part], data.score_range, space, question.id)
+            own = {"response": question.responses[part], "label": verdict}
+        rows.append({"id": name, **shared, **own} | ({"chain": chain} if chain and len(parts) == 1 else {}))
+    return rows
 
 
 def verdict_of_score(score: float, score_range: Sequence[float] | None, space: VerdictSpace, name: str) -> int:

@@ -35,6 +35,10 @@ from transformers_egrm.training.trainer import JudgeCollator, JudgeSFTTrainer, t
 from transformers_egrm.training.world import Example, draw_examples
 
 
+_LEAST_CHAINS = 0.1
+"""Share of the examples that must have a chain for long mode to learn from these alone."""
+
+
 @dataclass
 class Workshop:
     """What every stage of a run reads: data and prompts, made when first asked for."""
@@ -381,12 +385,14 @@ def _sequences(
 
 
 def with_chains(items: Sequence[TrainingItem]) -> list[int]:
-    """The items that long mode is trained on: those with a chain; all of them where none has one, with the verdict alone.
+    """The items that long mode is trained on: those with a chain. Where hardly any has one, all of them, most with the
+    verdict alone: a handful of chains, seen again and again, would be learnt by heart.
 
     Args:
         items: The training set.
     """
-    return [index for index, item in enumerate(items) if item.has_chain] or list(range(len(items)))
+    found = [index for index, item in enumerate(items) if item.has_chain]
+    return found if len(found) >= _LEAST_CHAINS * len(items) else list(range(len(items)))
 
 
 def _is_easy(items: Sequence[TrainingItem], config: SFTStageConfig) -> list[bool]:
