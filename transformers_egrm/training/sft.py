@@ -385,8 +385,10 @@ def _sequences(
 
 
 def with_chains(items: Sequence[TrainingItem]) -> list[int]:
-    """The items that long mode is trained on: those with a chain. Where hardly any has one, all of them, most with the
-    verdict alone: a handful of chains, seen again and again, would be learnt by heart.
+    """The items that long mode is trained on: those with a chain.
+
+    Where hardly any has one it is all of them, most with the verdict alone: a handful of chains, seen again and again, would
+    be learnt by heart.
 
     Args:
         items: The training set.
