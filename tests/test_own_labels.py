@@ -15,6 +15,7 @@ from tiny import tiny_tokenizer
 
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.modeling.errors_egrm import ConfigError, DataError
+from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 from transformers_egrm.training import own_chains
@@ -80,21 +81,26 @@ def quick(path: Path, **changes: Any) -> Path:
 # -- the page -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_runs_from_labels_to_an_accuracy_with_its_interval(tmp_path: Path):
+@pytest.mark.parametrize("is_quick", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_page_runs_from_labels_to_an_accuracy_with_its_interval(tmp_path: Path, is_quick: bool):
     write_jsonl(tmp_path / "labelled.jsonl", graded())
     save_base_model(tmp_path / "base-model")
-    commands = commands_of(PAGE)[:3]
-    assert [command.split()[1] for command in commands] == ["train", "calibrate", "bench"]
-    for command in commands:
-        assert egrm(*shlex.split(command)[1:]) == 0, command
+    commands = [shlex.split(command)[1:] for command in commands_of(PAGE)[:3]]
+    assert [words[0] for words in commands] == ["train", "calibrate", "bench"]
+    if is_quick:
+        commands[0] += ["--config", str(quick(tmp_path / "quick.yaml"))]
+    for words in commands:
+        assert egrm(*words) == 0, words
     trained = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
     assert (trained["judge"]["low"], trained["judge"]["high"]) == (1, 5)
     assert trained["sft"]["lora"]["rank"] == 16
-    assert EGRMRewardModel.from_pretrained(tmp_path / "judge").config.certificate is not None
+    config = EGRMRewardModel.from_pretrained(tmp_path / "judge").config
+    assert config.certificate is not None or config.judge_options().consensus_threshold == NEVER_SHORT
+    assert (tmp_path / "calibrated.md").read_text("utf-8")
     results = json.loads((tmp_path / "tested" / "results.json").read_text("utf-8"))
     (table,) = results["tables"]
     column = table["columns"].index("true verdicts")
-    share = table["rows"][-1]["figures"][column]
+    share = table["rows"][-1]["values"][column]
     assert share["low"] <= share["value"] <= share["high"]
     # No question was seen by two of the three commands.
     asked = [{row["question_id"] for row in read_jsonl(tmp_path / "run" / "data" / f"{split}.jsonl")}
@@ -103,6 +109,7 @@ def test_the_page_runs_from_labels_to_an_accuracy_with_its_interval(tmp_path: Pa
     assert len(set.union(*asked)) == 200
 
 
+@pytest.mark.slow
 def test_pairs_and_yes_and_no_become_judges_of_their_own_space(tmp_path: Path):
     save_base_model(tmp_path / "lm")
     config = quick(tmp_path / "quick.yaml", generator={"path": "lm"})
@@ -114,7 +121,7 @@ def test_pairs_and_yes_and_no_become_judges_of_their_own_space(tmp_path: Path):
         assert egrm("train", "all", "-c", config, "--data", f"{name}.jsonl", *words, "-o", name) == 0
         model = EGRMRewardModel.from_pretrained(tmp_path / name / "checkpoint")
         assert model.processor.space.kind == name
-        assert egrm("bench", "own", "--data", f"{name}/data/test.jsonl", f"{name}/checkpoint") == 0
+        assert egrm("bench", "own", "--data", f"{name}/data/test.jsonl", f"{name}/checkpoint", "--path", "short") == 0
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
@@ -270,8 +277,8 @@ def test_what_would_end_a_run_late_ends_it_before_the_first_step(tmp_path: Path,
     assert "`generator.path` must hold a causal LM" in error_of(capsys, "--data", "labels.jsonl", "-g", "no-model")
     write_jsonl(tmp_path / "labels.jsonl", [row | {"score": 1} for row in graded(60)])
     assert "All labels of labels.jsonl are 1" in error_of(capsys, *own)
-    write_jsonl(tmp_path / "labels.jsonl", graded(3))
-    assert "3 questions are too few" in error_of(capsys, *own, "--restart")
+    write_jsonl(tmp_path / "labels.jsonl", graded(2))
+    assert "2 questions are too few" in error_of(capsys, *own, "--restart")
 
 
 @pytest.mark.usefixtures("no_training")
