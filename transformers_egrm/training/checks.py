@@ -54,8 +54,8 @@ def prepare_labels(shop: Workshop) -> None:
     if data.labelled is None:
         return
     labels = read_labels(data)
-    known = run.result("data")
-    if known is not None:
+    if run.is_done("data"):
+        known = run.result("data") or {}
         if known["digest"] != labels.digest:
             raise ConfigError(f"{data.labelled} holds other labels than {run.folder} was begun with.",
                               "Name another folder, or pass --restart to begin anew.")  # fmt: skip
