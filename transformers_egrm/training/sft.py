@@ -150,8 +150,8 @@ def run_sft(shop: Workshop) -> str:
     sample_own_chains(shop)
     if not run.is_done("sft-0"):
         curriculum = Curriculum(
-            short_set=range(len(shop.train_items)), long_set=with_chains(shop.train_items), is_easy=_is_easy(shop.train_items, config),
-            short_share=config.short_share, short_easy_share=config.short_easy_share,
+            short_set=range(len(shop.train_items)), long_set=with_chains(shop.train_items),
+            is_easy=_is_easy(shop.train_items, config), short_share=config.short_share, short_easy_share=config.short_easy_share,
             long_easy_share=config.long_easy_share,
         )  # fmt: skip
         fine_tune(shop, "start", "sft-0", curriculum, config.bootstrap_steps, config.learning_rate, run.config.seed)
@@ -230,8 +230,10 @@ def sample_own_chains(shop: Workshop) -> None:
         shop: The run and its data.
     """
     run = shop.run
+    if run.config.data.labelled is None or run.is_done(CHAINS) or run.is_done("sft-0"):
+        return
     lacking = [index for index, example in enumerate(shop.train_examples) if not example.chain]
-    if run.config.data.labelled is None or not lacking or run.is_done(CHAINS):
+    if not lacking:
         return
     generator, processor = shop.generator("start")
     model = make_judge(generator, processor, run.config.judge)
