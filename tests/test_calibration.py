@@ -468,3 +468,11 @@ def test_a_report_says_what_was_found_and_what_was_not():
     )
     with pytest.raises(ConfigError, match="domain or verdict"):
         calibrate(items, RISK, OPTIONS, by="mood")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_judge_that_is_surer_where_it_is_wrong_still_has_a_table_that_loads(method: str):
+    values, right = np.array([0.2, 0.3, 0.4, 0.8, 0.9, 1.0]), np.array([True, True, True, True, False, False])
+    table = fit(method, values, right)
+    check_tables({"consensus": table})
+    assert set(table["y"]) == {0.5 if method == "temperature" else round(4 / 6, 6)}

@@ -143,8 +143,8 @@ def test_a_verdict_outside_the_space_is_refused():
     encoder = ItemEncoder(EGRMProcessor(tiny_tokenizer(), space={"kind": "pointwise", "low": 0, "high": 5}))
     with pytest.raises(ConfigError, match=r"verdict is 10, but verdicts go from 0 to 5.*judge\.low"):
         encoder.encode(EXAMPLE)
-    with pytest.raises(ConfigError, match="must be pointwise, got binary"):
-        ItemEncoder(EGRMProcessor(tiny_tokenizer(), space={"kind": "binary"}))
+    with pytest.raises(ConfigError, match="the verdict space is listwise"):
+        ItemEncoder(EGRMProcessor(tiny_tokenizer(), space={"kind": "listwise"}))
 
 
 def test_an_example_longer_than_the_model_is_refused_before_training():
@@ -517,7 +517,7 @@ def test_a_world_is_a_module_with_examples():
 
 
 def test_another_configuration_is_refused_and_named(tmp_path: Path):
-    Run(tmp_path / "run", read_config({"seed": 1}))
+    Run(tmp_path / "run", read_config({"seed": 1})).finish("start", {})
     Run(tmp_path / "run", read_config({"seed": 1, "report_to": ["tensorboard"]}))
     with pytest.raises(ConfigError, match=r"it differs in seed \(1, now 2\), sft\.rounds \(1, now 3\).*--restart"):
         Run(tmp_path / "run", read_config({"seed": 2, "sft": {"rounds": 3}}))

@@ -53,6 +53,8 @@ def fit(method: str, values: ArrayLike, right: ArrayLike) -> dict[str, Any]:
     )
     logistic.fit(_logit(values)[:, None], right)
     found = logistic.predict_proba(_logit(_POINTS)[:, None])[:, 1]
+    if logistic.coef_[0, 0] < 0:  # the surer, the less often right: what no rising curve can say, it leaves out
+        found = np.full(len(_POINTS), right.mean() if method == "platt" else 0.5)
     return {"method": method, "x": _rounded(_POINTS), "y": _rounded(found)}
 
 

@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, set_seed
 
+from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
 from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -18,6 +19,7 @@ from transformers_egrm.modeling.judge_results_egrm import Entry, JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
+from transformers_egrm.modeling.prompt_groups_egrm import common_prefix
 from transformers_egrm.modeling.prompt_templates_egrm import (
     LONG_MODE,
     SHORT_MODE,
@@ -72,6 +74,7 @@ def _qwen3(sizes: GeneratorConfig, tokenizer: Any) -> Qwen3Config:
 
 
 def _load(path: str) -> tuple[PreTrainedModel, Any]:
+    path = folder_of(path)
     try:
         if AutoConfig.from_pretrained(path).model_type == "egrm_reward":
             model = EGRMRewardModel.from_pretrained(path, dtype=torch.float32)
@@ -111,9 +114,11 @@ def verdict_space(judge: JudgeConfig) -> VerdictSpace:
     """The verdict space of a run.
 
     Args:
-        judge: Its bounds.
+        judge: Its kind and bounds.
     """
-    return VerdictSpace.pointwise(judge.low, judge.high)
+    if judge.space == "pointwise":
+        return VerdictSpace.pointwise(judge.low, judge.high)
+    return VerdictSpace(judge.space)
 
 
 def make_processor(
@@ -206,8 +211,10 @@ def judge_items(
 
 def _entry(processor: EGRMProcessor, item: TrainingItem) -> Entry:
     prompt = tuple(item.prompt_ids)
+    prompts = (prompt,) if item.swapped_ids is None else (prompt, tuple(item.swapped_ids))
     encoded = EncodedItem(
-        prompts=(prompt,), swapped=(False,), item_id=item_id_of_tokens(prompt), shared_tokens=0, truncated_tokens=0,
+        prompts=prompts, swapped=(False, True)[: len(prompts)], item_id=item_id_of_tokens(prompt),
+        shared_tokens=common_prefix(prompts), truncated_tokens=0,
         turn_tokens=len(processor.task().judge_turn_ids),
         reference=None, task=processor.task(),
     )  # fmt: skip

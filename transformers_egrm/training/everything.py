@@ -13,7 +13,7 @@ from transformers_egrm.training.config import to_dict
 from transformers_egrm.training.grpo import run_grpo
 from transformers_egrm.training.plots import draw_plots
 from transformers_egrm.training.run import Run
-from transformers_egrm.training.scorer import ScorerStages, run_scorer
+from transformers_egrm.training.scorer import NothingToChooseError, ScorerStages, run_scorer
 from transformers_egrm.training.sft import Workshop, run_sft
 
 
@@ -27,10 +27,13 @@ def train_all(shop: Workshop) -> str:
         shop: The run and its data.
 
     Returns:
-        The stage whose checkpoint is the run's.
+        The stage whose checkpoint is the run's: that of fine-tuning where no scorer can be trained.
     """
     generator = run_sft(shop)
-    result = run_scorer(shop, generator)
+    try:
+        result = run_scorer(shop, generator)
+    except NothingToChooseError:  # the judge is whole without one: its chains vote
+        result = "sft"
     if shop.run.config.grpo.steps:
         # The policy has moved: its candidates are new ones, and so are the states that a scorer may read.
         result = run_scorer(shop, run_grpo(shop, generator), AFTER_GRPO)

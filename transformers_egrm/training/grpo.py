@@ -303,7 +303,9 @@ class Grading:
             )
             return self.scorer.score_candidates([], [""] * len(states), states, False)[0].tolist()
         turn = len(self.task.judge_turn_ids)
-        judged = self.scorer.decode_tokens([list(self._item(key).prompt_ids)[:-turn] for key in prompts])
+        judged = self.scorer.decode_tokens(
+            [ids[: len(ids) - turn] for ids in (list(self._item(key).prompt_ids) for key in prompts)]
+        )
         return self.scorer.score_candidates(judged, self.scorer.decode_tokens(list(completion_ids)), None, False)[
             0
         ].tolist()

@@ -2,12 +2,13 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.errors_egrm import ConfigError, InputError
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.modeling.prompt_guard_egrm import TextGuard
 from transformers_egrm.modeling.prompt_templates_egrm import verdict_word
+from transformers_egrm.training.labelled import record_of
 from transformers_egrm.training.world import Example
 
 
@@ -27,6 +28,10 @@ class TrainingItem:
     """1 is the easiest."""
     answer_start: int | None
     """Where the judged response starts in the prompt, if it deserves full marks; None where it does not."""
+    swapped_ids: "array[int] | None" = None
+    """Of a pair, the judge prompt that shows it in the reverse order; None elsewhere."""
+    has_chain: bool = True
+    """Whether there is a chain to learn; without one the chain is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +57,15 @@ class ItemEncoder:
         processor: Makes the judge prompts, as it does for judging.
 
     Raises:
-        ConfigError: Its verdict space is not pointwise, or its template cannot end a turn.
+        ConfigError: Its verdict space cannot be trained in, or its template cannot end a turn.
     """
 
     def __init__(self, processor: EGRMProcessor) -> None:
         self.processor, self.task = processor, processor.task()
         space = self.task.space
-        if space.kind != "pointwise":
-            raise ConfigError(f"Examples carry points, so the verdict space must be pointwise, got {space.kind}.")
+        if space.kind not in ("pointwise", "binary", "pairwise"):
+            raise ConfigError(f"Examples are points, right and wrong answers, or pairs; the verdict space is {space.kind}.",
+                              "Train a pointwise, binary or pairwise judge.")  # fmt: skip
         if space.verdict_format != "verdict":
             raise ConfigError(f"Chains are taught to end with `Verdict:`, got verdict_format={space.verdict_format!r}.",
                               "Train with the default form.")  # fmt: skip
@@ -82,7 +88,7 @@ class ItemEncoder:
         self._bridge = f"\n{tag}\n\n" if self.task.thinking_opened else "\n"
 
     def encode(self, example: Example) -> TrainingItem:
-        """One example; only its question and response enter the prompt.
+        """One example; of it only what is judged enters the prompt.
 
         Args:
             example: With a verdict of the verdict space.
@@ -91,14 +97,11 @@ class ItemEncoder:
             ConfigError: The verdict lies outside the verdict space.
             PromptTooLongError: The prompt does not fit.
         """
-        label = str(example.verdict)
-        if label not in self.task.space.labels:
-            raise ConfigError(
-                f"An example's verdict is {label}, but verdicts go from {self.task.space.low} to {self.task.space.high}.",
-                "Set `judge.low` and `judge.high`.",
-            )
-        encoded = self.processor.encode({"prompt": example.prompt, "response": example.response})
-        cue = f"{self._context}{self._guard.hide(example.chain)}{self._bridge}{verdict_word(self.task.space)}:"
+        space = self.task.space
+        label = self._label(example.verdict)
+        encoded = self.processor.encode(record_of(example))
+        bridge = self._bridge if example.chain else self._bridge.lstrip("\n")
+        cue = f"{self._context}{self._guard.hide(example.chain)}{bridge}{verdict_word(space)}:"
         short, joint = self._guard.encode(cue), self._guard.encode(f"{cue} {label}")
         # Where the label merges with the cue, the shared beginning still tells which tokens spell the verdict.
         shared = next((i for i, (a, b) in enumerate(zip(short, joint, strict=False)) if a != b), len(short))
@@ -106,15 +109,29 @@ class ItemEncoder:
         if joint[:start] != self._context_ids:
             raise ConfigError("The tokenizer merges the judge's turn with its first word, so that no chain can be learnt.",
                               "Use a chat template that starts a turn with a control token or a line break.")  # fmt: skip
+        is_best = space.kind != "pairwise" and label == space.labels[-1]
         return TrainingItem(
             prompt_ids=array("i", encoded.prompts[0]),
-            verdict=self.task.space.labels.index(label),
+            verdict=space.labels.index(label),
             chain_ids=array("i", joint[start:shared]),
             chain_verdict_ids=array("i", joint[shared:]),
             difficulty=example.difficulty,
-            answer_start=self._answer_start(example, encoded.prompts[0])
-            if label == self.task.space.labels[-1]
-            else None,
+            answer_start=self._answer_start(example, encoded.prompts[0]) if is_best else None,
+            swapped_ids=array("i", encoded.prompts[1]) if len(encoded.prompts) > 1 else None,
+            has_chain=bool(example.chain),
+        )
+
+    def _label(self, verdict: int) -> str:
+        space = self.task.space
+        if space.kind == "pointwise" and space.low <= verdict <= space.high:
+            return str(verdict)
+        if space.kind != "pointwise" and 0 <= verdict < space.num_verdicts:
+            return space.labels[verdict]
+        raise ConfigError(
+            f"An example's verdict is {verdict}, but verdicts go from {space.low} to {space.high}."
+            if space.kind == "pointwise"
+            else f"An example's verdict is {verdict}, but a {space.kind} space has {space.num_verdicts}.",
+            "Set `judge.low` and `judge.high`.",
         )
 
     def _answer_start(self, example: Example, prompt: Sequence[int]) -> int | None:
@@ -136,12 +153,20 @@ class ItemEncoder:
         Raises:
             ConfigError: An example does not fit, or its verdict is not in the space.
         """
-        items = [self.encode(example) for example in examples]
+        items = [self._named(number, example) for number, example in enumerate(examples, start=1)]
         longest = max((self.length(item, is_short=False) for item in items), default=0)
         if max_tokens is not None and longest > max_tokens:
             raise ConfigError(f"The longest example takes {longest} tokens with its chain, the model holds {max_tokens}.",
                               "Raise `generator.max_position_embeddings` or leave long examples out.")  # fmt: skip
         return items
+
+    def _named(self, number: int, example: Example) -> TrainingItem:
+        # One of thousands that does not fit must be found again.
+        try:
+            return self.encode(example)
+        except InputError as error:
+            raise ConfigError(f"Example {number}, an answer to {example.question_id!r:.60}, cannot be used: {error}",
+                              "Leave it out, or mend it.") from error  # fmt: skip
 
     def length(self, item: TrainingItem, *, is_short: bool) -> int:
         """Tokens of the item's sequence in one mode.
@@ -155,15 +180,20 @@ class ItemEncoder:
             return prompt + len(task.short_suffix_ids) + len(task.verdict_token_ids[item.verdict]) + 1
         return prompt + len(task.long_suffix_ids) + len(item.chain_ids) + len(item.chain_verdict_ids) + 1
 
-    def sequence(self, item: TrainingItem, *, is_short: bool, with_answer: bool = False) -> TrainingSequence:
+    def sequence(
+        self, item: TrainingItem, *, is_short: bool, with_answer: bool = False, swapped: bool = False
+    ) -> TrainingSequence:
         """The item as a training sequence in one mode.
 
         Args:
             item: An encoded example.
             is_short: Short mode (the verdict alone) or long mode (the chain, then the verdict).
             with_answer: Whether a response that deserves full marks is learnt, too.
+            swapped: Whether a pair is shown in the reverse order; only in short mode, as a chain speaks of one order.
         """
         task = self.task
+        if swapped and item.swapped_ids is not None:
+            item = replace(item, prompt_ids=item.swapped_ids, verdict=task.space.swap(item.verdict))
         suffix = task.short_suffix_ids if is_short else task.long_suffix_ids
         verdict = task.verdict_token_ids[item.verdict] if is_short else item.chain_verdict_ids
         thought = () if is_short else item.chain_ids

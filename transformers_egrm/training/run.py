@@ -2,7 +2,7 @@
 
 ```
 RUN/
-  config.json      what the run was started with; another configuration is refused
+  config.json      the configuration; a change of what decides a stage that has begun is refused
   metrics.jsonl    one line per logged step of any stage
   stages/NAME.json what a finished stage measured: its mark
   NAME/            the stage's own files: checkpoints while it runs, a model when it is done
@@ -31,10 +31,12 @@ from transformers.utils import logging as transformers_logging
 
 from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.modeling.errors_egrm import ConfigError
-from transformers_egrm.training.config import TrainConfig, to_dict
+from transformers_egrm.training.config import TrainConfig, read_config, to_dict
+from transformers_egrm.training.stages import touched
 
 
 _FREE_KEYS = ("report_to",)  # may change between two parts of a run: they decide no number
+_OUTCOMES = {"stages", "plots", "checkpoint"}  # folders that belong to no stage
 
 
 class Run:
@@ -42,17 +44,19 @@ class Run:
 
     Args:
         folder: Made if absent.
-        config: What the run does.
+        config: What the run does. It may differ from an earlier one's in what decides no stage that has begun.
         is_main: Whether this process writes; in distributed runs only one does.
         restart: Remove what an earlier run left in the folder.
+        redo: Where the configuration has changed, remove the stages that this decides, and keep the others.
 
     Raises:
         ConfigError: The folder holds another run, or something else.
     """
 
     def __init__(
-        self, folder: str | Path, config: TrainConfig, *, is_main: bool = True, restart: bool = False
-    ) -> None:
+        self, folder: str | Path, config: TrainConfig, *, is_main: bool = True, restart: bool = False,
+        redo: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.config, self.is_main = Path(folder), config, is_main
         self._since = time.monotonic()
         values = {name: value for name, value in to_dict(config).items() if name not in _FREE_KEYS}
@@ -64,13 +68,30 @@ class Run:
             if is_main:
                 shutil.rmtree(self.folder)
         elif known is not None and (changed := _difference(known, json.loads(json.dumps(values)))):
-            raise ConfigError(
-                f"{folder} holds a run with another configuration; it differs in {', '.join(changed)}.",
-                "Name another folder, or pass --restart to begin anew.",
-            )
+            stale = touched(changed, self._begun())
+            if stale and not redo:
+                differs = ", ".join(f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items())
+                raise ConfigError(
+                    f"{folder} holds a run with another configuration; it differs in {differs}, which decides the "
+                    f"stages {', '.join(stale)}.",
+                    "Name another folder, pass --redo to repeat these stages and keep the others, or --restart to begin "
+                    "anew.",
+                )
+            for stage in stale if is_main else ():
+                self._drop(stage)
         if is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, values)
+
+    def _begun(self) -> list[str]:
+        marked = [path.stem for path in (self.folder / "stages").glob("*.json")]
+        return sorted({*marked, *(path.name for path in self.folder.iterdir() if path.is_dir())} - _OUTCOMES)
+
+    def _drop(self, stage: str) -> None:
+        # The mark goes first: a kill then leaves a stage that is not done, never a mark without its files.
+        self._mark(stage).unlink(missing_ok=True)
+        shutil.rmtree(self.stage_folder(stage), ignore_errors=True)
+        self.forget(stage)
 
     def stage_folder(self, stage: str) -> Path:
         """Where a stage keeps its files.
@@ -236,7 +257,13 @@ def _known_run(path: Path) -> dict[str, Any] | None:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return values if isinstance(values, dict) and {"seed", "judge", "sft"} <= values.keys() else None
+    if not isinstance(values, dict) or not {"seed", "judge", "sft"} <= values.keys():
+        return None
+    try:  # a key that is newer than the run had its default
+        whole = json.loads(json.dumps(to_dict(read_config(values))))
+    except ConfigError:
+        return values
+    return {name: value for name, value in whole.items() if name not in _FREE_KEYS}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -260,13 +287,12 @@ def check_trackers(names: Sequence[str]) -> None:
             )
 
 
-def _difference(old: Any, new: Any, where: str = "") -> list[str]:
+def _difference(old: Any, new: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
         names = [*old, *(name for name in new if name not in old)]
-        return [
-            key for name in names for key in _difference(old.get(name), new.get(name), f"{where}.{name}".lstrip("."))
-        ]
-    return [] if old == new else [f"{where} ({old!r}, now {new!r})"]
+        parts = (_difference(old.get(name), new.get(name), f"{where}.{name}".lstrip(".")) for name in names)
+        return {key: values for part in parts for key, values in part.items()}
+    return {} if old == new else {where: (old, new)}
 
 
 __all__ = [

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -37,7 +37,10 @@ from transformers_egrm.training.loss import HybridLoss
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.run import MetricsCallback, last_checkpoint
 from transformers_egrm.training.sft import Workshop, micro_batches
-from transformers_egrm.training.world import draw_examples
+
+
+class NothingToChooseError(ConfigError):
+    """The judge's candidates are all right or all wrong, so that no scorer can learn from them."""
 
 
 @dataclass(frozen=True)
@@ -99,27 +102,21 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
         }
     generator, processor = shop.generator(generator_stage)
     model = make_judge(generator, processor, run.config.judge)
-    data, evaluation, seed = run.config.data, run.config.evaluation, run.config.seed
-    # Behind the examples the generator was trained on: on those its chains are better than it is.
-    if config.data_options is None:
-        fresh = draw_examples(data, "train", data.train_examples + config.examples, seed)[data.train_examples :]
-    else:  # another mix under another seed: a question may come again, hardly ever with the same response
-        fresh = draw_examples(replace(data, options=config.data_options), "train", config.examples, seed + 1)
-    if not fresh:
-        raise ConfigError("The training file holds no example beyond those the generator is trained on.",
-                          "Lower `data.train_examples`.")  # fmt: skip
-    held_out = draw_examples(data, evaluation.split, evaluation.examples, evaluation.stream)
+    evaluation, seed = run.config.evaluation, run.config.seed
+    held_out = shop.draw(evaluation.split, evaluation.examples, evaluation.stream)
     groups = {}
-    for split, drawn in (("train", fresh), ("held_out", held_out)):
+    for split, drawn, items in (
+        ("train", shop.fresh_examples, shop.fresh_items), ("held_out", held_out, shop.held_out_items),
+    ):  # fmt: skip
         groups[split] = sample_groups(
-            model, shop.encoder.encode_all(drawn), [example.question_id for example in drawn],
+            model, items, [example.question_id for example in drawn],
             pooling=config.pooling if config.kind == "generator_state" else None, quality=config.quality,
             batch_size=evaluation.batch_size, seed=seed, progress=shop.progress,
             # What is measured on is what the judge will ask.
             threshold=config.threshold if split == "train" else None,
         )  # fmt: skip
     if not any(group.is_mixed for group in groups["train"]):
-        raise ConfigError(
+        raise NothingToChooseError(
             "No group of candidates holds better and worse ones, so there is nothing to learn.",
             "Draw more examples, raise the judge's temperatures, or train the generator longer.",
         )
@@ -371,6 +368,7 @@ def group_order(groups: Sequence[Group], steps: int, per_step: int, seed: int) -
 
 __all__ = [
     "GroupCollator",
+    "NothingToChooseError",
     "ScorerStages",
     "ScorerTrainee",
     "build_model",

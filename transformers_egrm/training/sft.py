@@ -1,8 +1,9 @@
 """Stage 1, routed supervised fine-tuning: a bootstrap on both modes, then rounds on the split of the model's consensus."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +25,18 @@ from transformers_egrm.training.components import (
 from transformers_egrm.training.config import LoraConfig, SFTStageConfig
 from transformers_egrm.training.curriculum import Curriculum, Pick, plan
 from transformers_egrm.training.items import ItemEncoder, TrainingItem, TrainingSequence
+from transformers_egrm.training.labelled import read_split
 from transformers_egrm.training.measure import measure_judge
 from transformers_egrm.training.optimizer import MuonFactory
+from transformers_egrm.training.own_chains import CHAINS, right_thoughts, with_own_chains, write_chains
 from transformers_egrm.training.routing import read_audit, route_examples, summarise, write_audit
 from transformers_egrm.training.run import MetricsCallback, Run, last_checkpoint
 from transformers_egrm.training.trainer import JudgeCollator, JudgeSFTTrainer, to_dataset, training_arguments
 from transformers_egrm.training.world import Example, draw_examples
+
+
+_LEAST_CHAINS = 0.1
+"""Share of the examples that must have a chain for long mode to learn from these alone."""
 
 
 @dataclass
@@ -60,11 +67,51 @@ class Workshop:
         """The judging defaults of the run."""
         return judge_options(self.generator("start")[0], self.run.config.judge)
 
+    def draw(self, split: str, count: int, seed: int) -> list[Example]:
+        """The first examples of a split, of one's own labels as of a world or files.
+
+        Args:
+            split: `train`, `calibration` or `test`.
+            count: How many at most; files may hold fewer.
+            seed: Of a world's stream.
+        """
+        if self.run.config.data.labelled is None:
+            return draw_examples(self.run.config.data, split, count, seed)
+        return read_split(self.run.stage_folder("data") / f"{split}.jsonl")[:count]
+
+    @cached_property
+    def _train_pool(self) -> tuple[list[Example], list[Example]]:
+        # What the generator is trained on, and what comes after it: on that its chains are no better than it is.
+        config, data = self.run.config, self.run.config.data
+        drawn = self.draw("train", data.train_examples + config.scorer.examples, config.seed)
+        first = data.train_examples
+        if first >= len(drawn) and not config.scorer.files:
+            first = len(drawn) - min(config.scorer.examples, len(drawn) // 4)
+            while 0 < first < len(drawn) and drawn[first].question_id == drawn[first - 1].question_id:
+                first -= 1  # the answers to one question stay together
+        return drawn[:first], drawn[first:]
+
     @cached_property
     def train_examples(self) -> list[Example]:
-        """The training set."""
+        """The training set; chains that were sampled for it are filled in."""
+        return with_own_chains(self._train_pool[0], self.run.stage_folder(CHAINS))
+
+    @property
+    def fresh_examples(self) -> list[Example]:
+        """What the scorer's candidates are sampled for."""
+        config = self.run.config.scorer
+        return self._train_pool[1] if config.data_options is None else self.draw_for_scorer(config.examples)
+
+    def draw_for_scorer(self, count: int) -> list[Example]:
+        """Examples of the scorer's own mix, where it has one.
+
+        Args:
+            count: How many.
+        """
+        # Under another seed: a question may come again, hardly ever with the same response.
         config = self.run.config
-        return draw_examples(config.data, "train", config.data.train_examples, config.seed)
+        other = replace(config.data, options=config.scorer.data_options or {})
+        return draw_examples(other, "train", count, config.seed + 1)
 
     @cached_property
     def train_items(self) -> list[TrainingItem]:
@@ -75,10 +122,13 @@ class Workshop:
     def held_out_items(self) -> list[TrainingItem]:
         """What is measured on, encoded."""
         config = self.run.config
-        chosen = draw_examples(
-            config.data, config.evaluation.split, config.evaluation.examples, config.evaluation.stream
-        )
+        chosen = self.draw(config.evaluation.split, config.evaluation.examples, config.evaluation.stream)
         return self.encoder.encode_all(chosen)
+
+    @cached_property
+    def fresh_items(self) -> list[TrainingItem]:
+        """The scorer's examples, encoded."""
+        return self.encoder.encode_all(self.fresh_examples)
 
     @property
     def _context(self) -> int | None:
@@ -97,11 +147,11 @@ def run_sft(shop: Workshop) -> str:
     """
     run, config = shop.run, shop.run.config.sft
     prepare_start(run)
+    sample_own_chains(shop)
     if not run.is_done("sft-0"):
-        everything = range(len(shop.train_items))
         curriculum = Curriculum(
-            short_set=everything, long_set=everything, is_easy=_is_easy(shop.train_items, config),
-            short_share=config.short_share, short_easy_share=config.short_easy_share,
+            short_set=range(len(shop.train_items)), long_set=with_chains(shop.train_items),
+            is_easy=_is_easy(shop.train_items, config), short_share=config.short_share, short_easy_share=config.short_easy_share,
             long_easy_share=config.long_easy_share,
         )  # fmt: skip
         fine_tune(shop, "start", "sft-0", curriculum, config.bootstrap_steps, config.learning_rate, run.config.seed)
@@ -111,9 +161,11 @@ def run_sft(shop: Workshop) -> str:
             _route(shop, before, route, run.config.seed + number)
         if not run.is_done(stage):
             routed = read_audit(run.stage_folder(route))
+            can_think = set(with_chains(shop.train_items))
             curriculum = Curriculum(
-                short_set=[row.index for row in routed if row.in_short_set],
-                long_set=[row.index for row in routed if row.in_long_set],
+                # What has no chain to learn stays where it has something to learn.
+                short_set=[row.index for row in routed if row.in_short_set or row.index not in can_think],
+                long_set=[row.index for row in routed if row.in_long_set and row.index in can_think],
                 is_easy=_is_easy(shop.train_items, config), short_share=config.round_short_share,
             )  # fmt: skip
             seed = run.config.seed + number
@@ -169,6 +221,32 @@ def prepare_start(run: Run) -> None:
         save_generator(generator, tokenizer, run.stage_folder("start") / "model")
         measured = {"parameters": generator.num_parameters(), "vocabulary": len(tokenizer)}
     run.finish("start", measured)
+
+
+def sample_own_chains(shop: Workshop) -> None:
+    """Chains for labelled examples that bring none: right ones of the model to start from, unless they are there.
+
+    Args:
+        shop: The run and its data.
+    """
+    run = shop.run
+    if run.config.data.labelled is None or run.is_done(CHAINS) or run.is_done("sft-0"):
+        return
+    lacking = [index for index, example in enumerate(shop.train_examples) if not example.chain]
+    if not lacking:
+        return
+    generator, processor = shop.generator("start")
+    model = make_judge(generator, processor, run.config.judge)
+    items = [shop.train_items[index] for index in lacking]
+    thoughts = right_thoughts(
+        model, items, run.config.evaluation.batch_size, seed=run.config.seed, progress=shop.progress
+    )
+    found = {index: thought for index, thought in zip(lacking, thoughts, strict=True) if thought}
+    if run.is_main:
+        write_chains(run.stage_folder(CHAINS), found)
+    run.finish(CHAINS, {"asked": len(lacking), "right": len(found)})
+    for name in ("train_examples", "train_items"):  # read again, with the chains
+        vars(shop).pop(name, None)
 
 
 def fine_tune(
@@ -300,8 +378,25 @@ def _merged(model: Any) -> PreTrainedModel:
 def _sequences(
     encoder: ItemEncoder, items: Sequence[TrainingItem], order: Sequence[Pick], *, with_answer: bool
 ) -> Iterator[TrainingSequence]:
+    seen: Counter[int] = Counter()
     for index, is_short in order:
-        yield encoder.sequence(items[index], is_short=is_short, with_answer=with_answer)
+        # A pair is shown in both orders by turns, so that neither side is learnt as the better one.
+        swapped = is_short and (seen[index] + index) % 2 == 1
+        seen[index] += is_short
+        yield encoder.sequence(items[index], is_short=is_short, with_answer=with_answer, swapped=swapped)
+
+
+def with_chains(items: Sequence[TrainingItem]) -> list[int]:
+    """The items that long mode is trained on: those with a chain.
+
+    Where hardly any has one it is all of them, most with the verdict alone: a handful of chains, seen again and again, would
+    be learnt by heart.
+
+    Args:
+        items: The training set.
+    """
+    found = [index for index, item in enumerate(items) if item.has_chain]
+    return found if len(found) >= _LEAST_CHAINS * len(items) else list(range(len(items)))
 
 
 def _is_easy(items: Sequence[TrainingItem], config: SFTStageConfig) -> list[bool]:

@@ -18,7 +18,6 @@ from transformers_egrm.evaluation.scoring import (
     Row,
     Score,
     Table,
-    each,
     group_cells,
     pairs_right,
     row,
@@ -28,7 +27,7 @@ from transformers_egrm.modeling.errors_egrm import DataError
 
 
 NAMES = {
-    "prompt": ("prompt", "question", "instruction", "input", "problem"),
+    "prompt": ("prompt", "question", "instruction", "input", "problem", "messages"),
     "chosen": ("chosen",),
     "rejected": ("rejected", "reject"),
     "response_a": ("response_a", "response_A", "output_1", "answer_a"),
@@ -36,6 +35,8 @@ NAMES = {
     "responses": ("responses", "answers", "completions"),
     "response": ("response", "answer", "completion", "output"),
     "label": ("label", "labels", "winner", "score", "rating", "is_correct"),
+    "messages": ("messages",),
+    "chain": ("chain",),
     "id": ("id",),
     "question_id": ("question_id",),
     "subset": ("subset", "category", "domain"),
@@ -62,6 +63,11 @@ class _Form:
 
 def read(data: Data) -> Iterator[Question]:
     """Questions of any of the forms in `FORMS`; a file may mix them."""
+    return (question for question, _ in read_with_chains(data))
+
+
+def read_with_chains(data: Data) -> Iterator[tuple[Question, str | None]]:
+    """The same, each with the worked reasoning that its record brings; only a training reads it."""
     named = _named(data)
     seen: set[str] = set()
     for fields in data.records():
@@ -75,7 +81,7 @@ def read(data: Data) -> Iterator[Question]:
         name = record.fields.word(record["id"]) if "id" in record else str(fields.number)
         name = name if subset == "all" else f"{subset}/{name}"
         name = _fresh(name, fields.number, seen)
-        yield Question(
+        question = Question(
             id=name,
             question_id=record.fields.word(record["question_id"]) if "question_id" in record else str(prompt),
             subset=subset,
@@ -85,6 +91,7 @@ def read(data: Data) -> Iterator[Question]:
             pairs=_pairs(truths) if 2 <= len(responses) <= _MAX_ROUND_ROBIN else (),
             reference=record.fields.text(record["reference"]) if "reference" in record else None,
         )
+        yield question, record.fields.text(record["chain"]) if "chain" in record else None
 
 
 def _fresh(name: str, number: int, seen: set[str]) -> str:
@@ -156,6 +163,16 @@ def _group(record: Columns) -> tuple[Prompt, tuple[str, ...], tuple[float, ...]]
     return _prompt(record), responses, tuple(_truth(record, one) for one in label)
 
 
+def _conversation(record: Columns) -> tuple[Prompt, tuple[str, ...], tuple[float, ...]]:
+    """`messages` that end with the judged answer, and a `label`."""
+    talk = record.fields.messages(record["messages"])
+    if len(talk) < 2 or talk[-1]["role"] != "assistant":
+        raise record.fields.error(
+            record["messages"], "messages that end with the assistant's answer, or a `response` too"
+        )
+    return talk[:-1], (talk[-1]["content"],), (_truth(record, record.value("label")),)
+
+
 def _graded(record: Columns) -> tuple[Prompt, tuple[str, ...], tuple[float, ...]]:
     """`response` with a `label`: a grade, true or false, correct or incorrect."""
     return _prompt(record), (record.fields.text(record["response"]),), (_truth(record, record.value("label")),)
@@ -166,18 +183,29 @@ FORMS = (
     _Form(("response_a", "response_b", "label"), _labelled_pair),
     _Form(("prompt", "responses", "label"), _group),
     _Form(("prompt", "response", "label"), _graded),
+    _Form(("messages", "label"), _conversation),
 )
 """Kinds of records, the first that fits is taken."""
 
 
-def cells(judged: Judged) -> Cells:
+def cells(judged: Sequence[Judged]) -> list[Cells]:
+    """Cells of many questions; only all of them together tell grades from labels of right and wrong."""
+    truths = {truth for one in judged for truth in one.question.truths}
+    return [_cells(one, is_graded=not truths <= {0.0, 1.0}) for one in judged]
+
+
+def _cells(judged: Judged, *, is_graded: bool) -> Cells:
     """Cells by the form: of a pair, of a group, of one graded answer."""
     question = judged.question
     if len(question.responses) == 2 and question.pairs:
         return {"pair": pairs_right(judged)["right"]} | pairs_right(judged)
     if len(question.responses) == 1:
         (truth,), score = question.truths, judged.scores[0]
-        found = {"truth": truth, "binary": float(truth in (0.0, 1.0))} | verified_cells(judged)
+        found: dict[str, Any] = {"truth": truth, "binary": float(truth in (0.0, 1.0))}
+        if not is_graded:
+            found |= verified_cells(judged)
+        elif judged.threshold is not None:  # a grade says no more than itself; what has no scale cannot repeat it
+            found["verified"] = float(score == truth)
         right = {"right": found["verified"]} if "verified" in found else {}
         return found | right | ({} if score is None else {"score": score})
     if judged.scores:
@@ -296,6 +324,6 @@ BENCHMARK = Benchmark(
         "score, equal best shared. Graded answers: share of better and worse answers whose scores are in order, ties half."
     ),
     read=read,
-    cells=each(cells),
+    cells=cells,
     score=score,
 )

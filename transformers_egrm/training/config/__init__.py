@@ -13,6 +13,7 @@ from transformers_egrm.training.config.run import (
     TrainConfig,
     load_config,
     read_config,
+    read_yaml,
 )
 from transformers_egrm.training.config.scorer import ScorerStageConfig
 from transformers_egrm.training.config.sft import LoraConfig, RoutingConfig, SFTStageConfig
@@ -33,5 +34,6 @@ __all__ = [
     "TrainConfig",
     "load_config",
     "read_config",
+    "read_yaml",
     "to_dict",
 ]

@@ -61,6 +61,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:  # hint: an annotation of 
     if not isinstance(value, base) or (isinstance(value, bool) and base is not bool):
         raise _wrong(where, value, base.__name__)
     entries: Any = value
+    if hint == list[float]:
+        entries = [float(entry) if is_number(entry) else entry for entry in entries]
     if base is list and not all(isinstance(entry, get_args(hint)[0]) for entry in entries):
         raise _wrong(where, value, f"list of {get_args(hint)[0].__name__}")
     return dict(entries) if base is dict else entries

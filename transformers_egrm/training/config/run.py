@@ -26,11 +26,41 @@ class DataConfig:
     """The same for what is measured on, where that is another mix than what is learnt from; None: `options`."""
     files: dict[str, str] = field(default_factory=dict)
     """JSONL file per split (train, calibration, test) with the same fields, instead of a world."""
+    labelled: str | None = None
+    """One's own labels instead of a world: what `egrm bench own` reads. The run splits them by question."""
+    map: list[str] = field(default_factory=list)
+    """FIELD=COLUMN each, where columns of `labelled` have other names."""
+    label: str | None = None
+    """The column of `labelled` that holds the truth."""
+    score_range: list[float] | None = None
+    """Lowest and highest score of `labelled`, which become the lowest and the highest verdict, and what lies between them the
+    nearest one. None: labels are verdicts already."""
+    calibration_share: float = 0.3
+    """Share of the labelled questions kept for `egrm calibrate`, which needs 50 of them or more."""
+    test_share: float = 0.2
+    """Share of the labelled questions that nothing but `egrm bench` reads."""
+    held_out_questions: int = 1000
+    """Most questions of either of these two parts."""
     train_examples: int = 60_000
-    """Training examples drawn; longer trainings see them again. 1,000 steps of 128 see each about twice."""
+    """Training examples drawn; longer trainings see them again. 1,000 steps of 128 see each about twice. Of a file that holds
+    no more, the scorer keeps its own, at most a quarter."""
 
     def __post_init__(self) -> None:
         need(self.train_examples >= 1, "data.train_examples", self.train_examples, "at least 1")
+        need(
+            self.labelled is None or not self.files,
+            "data.files",
+            self.files,
+            "left out where `data.labelled` is given",
+        )
+        for name in ("calibration_share", "test_share"):
+            need(0 < getattr(self, name) < 1, f"data.{name}", getattr(self, name), "a share in (0, 1)")
+        need(self.calibration_share + self.test_share < 1, "data.test_share", self.test_share,
+             "so small that a part is left to train on")  # fmt: skip
+        need(self.held_out_questions >= 1, "data.held_out_questions", self.held_out_questions, "at least 1")
+        bounds = self.score_range
+        need(bounds is None or (len(bounds) == 2 and bounds[0] < bounds[1]), "data.score_range", bounds,
+             "the lowest and the highest score, or none")  # fmt: skip
         unknown = sorted(set(self.files) - {"train", "calibration", "test"})
         need(not unknown, "data.files", unknown, "paths under the keys train, calibration and test")
         need(not self.files or "train" in self.files, "data.files", sorted(self.files), "a path for `train`")
@@ -40,14 +70,20 @@ class DataConfig:
 class JudgeConfig:
     """How the checkpoint judges, in training and afterwards."""
 
+    space: str = "pointwise"
+    """`pointwise`, or `binary` or `pairwise` with labels of one's own (`data.labelled`)."""
     low: int = 0
-    """Lowest verdict."""
+    """Lowest pointwise verdict."""
     high: int = 10
-    """Highest verdict."""
+    """Highest pointwise verdict."""
     rubric: str | None = None
     """Rubric of every judge prompt; the library's own by default, which is long for a small model."""
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of the checkpoint's configuration: ladder, tau, number of chains, token budgets, …"""
+
+    def __post_init__(self) -> None:
+        need(self.space in ("pointwise", "binary", "pairwise"), "judge.space", self.space,
+             "pointwise, binary or pairwise")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +91,7 @@ class GeneratorConfig:
     """The judge's language model: a small Qwen3 from scratch, or an existing one."""
 
     path: str | None = None
-    """Causal LM or E-GRM checkpoint to start from: folder or Hub id. None: from scratch, with the sizes below."""
+    """Causal LM or E-GRM checkpoint to start from: folder, Hub id or `egrm-mini`. None: from scratch, with the sizes below."""
     vocab_size: int = 1024
     """Entries of the tokenizer, trained on the world's texts."""
     tokenizer_examples: int = 20_000
@@ -131,8 +167,13 @@ class TrainConfig:
     """What is measured."""
 
     def __post_init__(self) -> None:
-        need(not self.data.files or self.scorer.data_options is None, "scorer.data_options", self.scorer.data_options,
-             "left out where `data.files` gives the examples: options are a world's")  # fmt: skip
+        own = bool(self.data.files or self.data.labelled)
+        need(not own or self.scorer.data_options is None, "scorer.data_options", self.scorer.data_options,
+             "left out where files give the examples: options are a world's")  # fmt: skip
+        need(self.data.labelled is not None or self.judge.space == "pointwise", "judge.space", self.judge.space,
+             "pointwise, unless the examples are `data.labelled`")  # fmt: skip
+        need(self.data.labelled is None or self.generator.path is not None, "generator.path", self.generator.path,
+             "a model that can read the labelled texts: egrm-mini, a folder or a Hub id")  # fmt: skip
 
 
 def load_config(path: str | Path) -> TrainConfig:
@@ -144,12 +185,24 @@ def load_config(path: str | Path) -> TrainConfig:
     Raises:
         ConfigError: It cannot be read, or a key is unknown, or a value of the wrong type or out of range.
     """
+    return read_config(read_yaml(path))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The plain data of a YAML file; an empty one is an empty mapping.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     try:
         values = yaml.safe_load(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise ConfigError(f"The configuration {path} must be a readable YAML file: {reason}.") from error
-    return read_config({} if values is None else values)
+    return {} if values is None else values
 
 
 def read_config(values: Any) -> TrainConfig:
@@ -166,4 +219,5 @@ def read_config(values: Any) -> TrainConfig:
 
 __all__ = [
     "DataConfig", "EvaluationConfig", "GeneratorConfig", "JudgeConfig", "TrainConfig", "load_config", "read_config",
+    "read_yaml",
 ]  # fmt: skip
