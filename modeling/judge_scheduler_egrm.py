@@ -14,7 +14,7 @@ from .configuration_egrm import POOLINGS
 from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_familiar_egrm import familiarity_of, warn_of_unfamiliar_text
 from .judge_options_egrm import JudgeOptions
-from .judge_packing_egrm import PromptLoad, count_fitting, count_within, load_of
+from .judge_packing_egrm import PromptLoad, check_batch_tokens, count_fitting, count_within, load_of
 from .judge_plan_egrm import JudgePlan
 from .judge_reading_egrm import label_of
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
@@ -159,27 +159,49 @@ class Scheduler:
         """How many records have no result yet."""
         return len(self._waiting) + len(self._pool) + len(self._alone)
 
-    def step(self, *, flush: bool = False, urgent: int | None = None) -> bool:
+    @property
+    def queues(self) -> dict[str, int]:
+        """How many records wait, by what for: `probe` or `think`."""
+        return {"probe": len(self._waiting) + len(self._alone), "think": len(self._pool)}
+
+    def withdraw(self, tickets: Iterable[int]) -> int:
+        """Forget records that nobody waits for any more: they get no result, and their prefixes are freed.
+
+        Args:
+            tickets: Of any records; those that have a result already keep it.
+
+        Returns:
+            How many were forgotten.
+        """
+        gone, before = set(tickets), self.in_flight
+        self._waiting = [slot for slot in self._waiting if slot.ticket not in gone]
+        self._pool = [slot for slot in self._pool if slot.ticket not in gone]
+        self._alone = deque(slot for slot in self._alone if slot.ticket not in gone)
+        return before - self.in_flight
+
+    def step(self, *, flush: bool = False, urgent: int | None = None, kind: str | None = None) -> bool:
         """Compute one batch: the fullest kind of work there is.
 
         Args:
             flush: Whether a batch that is not full may be computed where there is no full one.
             urgent: A ticket whose result is waited for: what it needs may be computed in a batch of any size.
+            kind: `probe` or `think`, where only this kind of work may be done; by default either.
 
         Returns:
             Whether anything was computed.
         """
         held_up = [slot.ticket for slot in self._waiting]
+        may_probe, may_think = kind != "think", kind != "probe"
         if self._alone:
             self._judge_alone()
-        elif batch := self._full(self._pool):
+        elif may_think and (batch := self._full(self._pool)):
             self._think(self._similar(batch, batch[0]))
-        elif batch := self._full(self._waiting):
+        elif may_probe and (batch := self._full(self._waiting)):
             self._probe(self._nearest(batch))
-        elif self._waiting and (flush or urgent in held_up):
+        elif may_probe and self._waiting and (flush or urgent in held_up):
             first = self._waiting[0] if urgent not in held_up else self._waiting[held_up.index(urgent)]
             self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
-        elif self._pool and (flush or urgent is not None):
+        elif may_think and self._pool and (flush or urgent is not None):
             first = next((slot for slot in self._pool if slot.ticket == urgent), self._pool[0])
             self._think(self._similar([slot for slot in self._pool if slot.key == first.key], first))
         else:
@@ -406,16 +428,6 @@ def _questions(slots: Sequence[_Slot]) -> Sequence[int]:
     return find_groups([slot.entry.item.prompts[0] for slot in slots]) if groups is None else groups
 
 
-def check_batch_tokens(batch_tokens: int | None) -> None:
-    """Refuse a limit that is no count.
-
-    Args:
-        batch_tokens: As in `Scheduler`.
-    """
-    if batch_tokens is not None and not is_count(batch_tokens):
-        raise ConfigError(f"`batch_tokens` must be a whole number of at least 1, or None, got {batch_tokens!r}.")
-
-
 def _hashable(value: Any) -> Hashable:
     return tuple(value) if isinstance(value, list | tuple) else value
 
@@ -424,4 +436,4 @@ def _seed(slot: _Slot) -> int:
     return slot.options.get("seed", JudgeOptions.seed)
 
 
-__all__ = ["PLAN_OPTIONS", "Scheduler", "check_batch_tokens", "need_model"]
+__all__ = ["PLAN_OPTIONS", "Scheduler", "need_model"]
