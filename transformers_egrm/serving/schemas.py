@@ -21,8 +21,11 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Record(Closed):
-    """What is judged: `prompt` with `response`, `response_a` and `response_b`, or `responses`; or `messages` that end with the
-    judged response."""
+    """A question and what is judged of it.
+
+    `prompt` comes with `response`, with `response_a` and `response_b`, or with `responses`. `messages` end with the judged
+    response.
+    """
 
     id: Id | None = None
     prompt: Prompt | None = None
