@@ -58,6 +58,7 @@ class Scheduler:
         return_texts: Whether results carry the text of the chosen candidate.
         explain: Whether results carry an account of how they came about.
         states: Which hidden states the account's candidates carry, one of `POOLINGS`; None: none.
+        warn: Whether the first text of another world is warned of; results say it in any case (`unfamiliar`).
         **options: Fields of `JudgeOptions` for every record that brings no others.
 
     Attributes:
@@ -78,12 +79,14 @@ class Scheduler:
 
     def __init__(
         self, model: Any, processor: Any = None, *, batch_size: int = 8, batch_tokens: int | None = None,
-        return_texts: bool = False, explain: bool = False, states: str | None = None, **options: Any,
+        return_texts: bool = False, explain: bool = False, states: str | None = None, warn: bool = True,
+        **options: Any,
     ) -> None:  # fmt: skip
         need_model(model)
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
         need_flag("return_texts", return_texts)
         need_flag("explain", explain)
+        need_flag("warn", warn)
         need(states in (None, *POOLINGS), "states", states, f"one of {', '.join(POOLINGS)}, or None")
         model.config.judge_options(**options)
         self.model, self.processor = model, model.processor if processor is None else processor
@@ -91,7 +94,7 @@ class Scheduler:
         self.batch_size, self.batch_tokens, self.options = batch_size, batch_tokens, options
         self.load = PromptLoad()
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
-        self._familiarity, self._warned = familiarity_of(model.config), False
+        self._familiarity, self._warned = familiarity_of(model.config), not warn
         self._asked = {name: value for name, value in asked.items() if value}
         tables = getattr(model.config, "calibration", None)
         self._calibrated = (tables, model.task if tables else None)

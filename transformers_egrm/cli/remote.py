@@ -1,5 +1,6 @@
 """A server in the place of a loaded judge: `egrm score MODEL INPUT --url URL`."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,7 +100,8 @@ class RemoteJudge:
         try:
             answer = self._client.post("/v1/reward", {"records": sent, **asking})
         except ServerError as error:
-            if error.kind not in ("invalid", "record_too_long", "too_many_items"):
+            of_records = [place for place in error.places if place.startswith("body.records.")]
+            if error.kind not in ("invalid", "record_too_long") or len(of_records) < len(error.places):
                 raise ModelError(str(error)) from error
             if len(batch) > 1:  # one of them is wrong
                 return self._one_by_one(batch, asking)
@@ -120,7 +122,11 @@ def _sendable(record: Any) -> dict[str, Any] | None:
     # What a table has no value for is absent.
     if not isinstance(record, Mapping):
         return None
-    return {name: value for name, value in record.items() if value is not None and value == value}
+    return {name: value for name, value in record.items() if value is not None and not _is_nan(value)}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _result(values: Mapping[str, Any]) -> JudgeResult:

@@ -41,11 +41,14 @@ class ServerError(Exception):
     Attributes:
         status: HTTP status; None where there was no answer.
         kind: One word or two for programs, such as `queue_full`.
+        places: Where in the body something is wrong, such as `body.records.0.prompt`.
     """
 
-    def __init__(self, message: str, status: int | None = None, kind: str = "unreachable") -> None:
+    def __init__(
+        self, message: str, status: int | None = None, kind: str = "unreachable", places: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
-        self.status, self.kind = status, kind
+        self.status, self.kind, self.places = status, kind, list(places)
 
 
 class Client:
@@ -226,6 +229,14 @@ class Client:
     def close(self) -> None:
         """Close the connections. Requests that run end first."""
         self._threads.shutdown()
+        self._close_idle()
+
+    def __del__(self) -> None:
+        """A client that was not closed leaves no connection open."""
+        if hasattr(self, "_idle"):
+            self._close_idle()
+
+    def _close_idle(self) -> None:
         while True:
             try:
                 self._idle.get_nowait().close()
@@ -313,11 +324,11 @@ def _error_of(status: int, answer: Any) -> ServerError:
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
         return ServerError(f"The server answered {status}.", status, "http")
-    details = "; ".join(
-        f"{'.'.join(map(str, fault.get('at', ())))}: {fault.get('problem')}" for fault in error.get("details") or ()
-    )
-    message = f"{error.get('message')} {details}".strip()
-    return ServerError(f"The server answered {status}: {message}", status, str(error.get("type")))
+    faults = error.get("details") or []
+    places = [".".join(map(str, fault.get("at", ()))) for fault in faults]
+    details = "; ".join(f"{place}: {fault.get('problem')}" for place, fault in zip(places, faults))
+    message = f"The server answered {status}: {error.get('message')} {details}".strip()
+    return ServerError(message, status, str(error.get("type")), places)
 
 
 def _batches(records: Iterable[Mapping[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:

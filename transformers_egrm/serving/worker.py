@@ -65,7 +65,12 @@ class Worker:
     ) -> None:
         self.options, self.policy, self.watcher = options, policy, watcher
         self.seconds_each, self.failures = 0.05, 0
-        self._made = {"batch_size": options.batch_size, "batch_tokens": options.batch_tokens, "return_texts": True}
+        self._made = {
+            "batch_size": options.batch_size,
+            "batch_tokens": options.batch_tokens,
+            "return_texts": True,
+            "warn": False,
+        }
         self._model, self._judging = model, dict(judging)
         self._scheduler = self._new_scheduler()
         self._spaces: set[VerdictSpace] = set()
