@@ -168,7 +168,9 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):
                 members = [place for place, own in enumerate(groups) if own == group]
                 self.engine = before
                 if len(members) > 1:
-                    self.engine = SharedStart(self.engine, prompts[members[0]][: common_prefix([prompts[m] for m in members])])
+                    self.engine = SharedStart(
+                        self.engine, prompts[members[0]][: common_prefix([prompts[m] for m in members])]
+                    )
                 scores |= {place: self._decide_one(decision_questions[place], options) for place in members}
         finally:
             self.engine = before

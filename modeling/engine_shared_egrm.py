@@ -55,7 +55,9 @@ class SharedStart:
         """
         rows, shared = prompts.token_ids(), len(self.token_ids)
         if len(rows) != 1 or tuple(rows[0][:shared]) != self.token_ids:
-            raise InputError(f"One prompt that begins with the {shared} shared tokens is needed, got {len(rows)} prompts.")
+            raise InputError(
+                f"One prompt that begins with the {shared} shared tokens is needed, got {len(rows)} prompts."
+            )
         rest = tuple(rows[0][shared:])
         first, self._to_tell = self._to_tell, 0  # the shared tokens count for the first prompt
         return _Continued(self.engine.resume([self._body], (*rest, *suffix)), self._body, rest, first)
