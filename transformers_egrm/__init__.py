@@ -42,6 +42,7 @@ PIPELINE_REGISTRY.register_pipeline(
 __all__ = [
     "EGRMConfig",
     "EGRMError",
+    "EGRMForDecision",
     "EGRMOutput",
     "EGRMProcessor",
     "EGRMRewardModel",
