@@ -3,6 +3,7 @@
 Needs Transformers 5.23. With older versions the module can be imported, and its classes are of no use.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .engine_backbone_egrm import evaluating
 from .engine_shared_egrm import SharedStart
 from .errors_egrm import ConfigError, InputError, ModelError, need
 from .judge_batch_egrm import EncodedItem
@@ -133,6 +135,7 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):
         """As `EGRMRewardModel.save_pretrained`."""
         super(DecisionMixin, self).save_pretrained(save_directory, *args, **kwargs)
 
+    @torch.no_grad()
     def decide(
         self, input_ids: Tensor | None = None, marks: Tensor | None = None,
         decision_questions: Sequence[JudgedQuestion] = (), decision_config: Any = None, *, think: str = "auto",
@@ -162,19 +165,18 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):
         prompts = [_prompt(question) for question in decision_questions]
         groups = find_groups(prompts)
         scores: dict[int, Tensor] = {}
-        before = self._engine
-        try:
-            for group in dict.fromkeys(groups):
-                members = [place for place, own in enumerate(groups) if own == group]
-                self.engine = before
-                if len(members) > 1:
-                    self.engine = SharedStart(
-                        self.engine, prompts[members[0]][: common_prefix([prompts[m] for m in members])]
-                    )
-                scores |= {place: self._decide_one(decision_questions[place], options) for place in members}
-        finally:
-            self.engine = before
+        for group in dict.fromkeys(groups):
+            members = [place for place, own in enumerate(groups) if own == group]
+            judge = self if len(members) == 1 else self._after([prompts[member] for member in members])
+            scores |= {place: judge._decide_one(decision_questions[place], options) for place in members}
         return [scores[place] for place in range(len(prompts))]
+
+    def _after(self, prompts: list[tuple[int, ...]]) -> "EGRMForDecision":
+        # A shallow copy, which shares all weights: the model itself may be judging in another thread.
+        judge = copy.copy(self)
+        with evaluating(self):
+            judge.engine = SharedStart(self.engine, prompts[0][: common_prefix(prompts)])
+        return judge
 
     def _decide_one(self, question: Any, options: dict[str, Any]) -> Tensor:
         output = self.judge(self.processor.collate([question.item]), **options)
