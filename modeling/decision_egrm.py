@@ -32,15 +32,8 @@ try:
     HAS_DECISIONS = True
 except ImportError:  # before 5.23
     HAS_DECISIONS = False
-
-    class DecisionConfig:  # pyright: ignore[reportRedeclaration]
-        """Stands in for the class that this version of Transformers lacks."""
-
-    class DecisionMixin:  # pyright: ignore[reportRedeclaration]
-        """Likewise."""
-
-    class Question:  # pyright: ignore[reportRedeclaration]
-        """Likewise."""
+    _Missing: Any = type("_Missing", (), {})
+    DecisionConfig = DecisionMixin = Question = parse_questions = _Missing
 
 
 THINK: dict[str, dict[str, Any]] = {
@@ -52,7 +45,7 @@ THINK: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class JudgedQuestion(Question):
+class JudgedQuestion(Question):  # pyright: ignore[reportGeneralTypeIssues]
     """A question with its judge prompt, and after judging what came of it."""
 
     item: EncodedItem | None = None
@@ -77,7 +70,7 @@ class JudgedQuestion(Question):
         return found
 
 
-class JudgeDecisionConfig(DecisionConfig):
+class JudgeDecisionConfig(DecisionConfig):  # pyright: ignore[reportGeneralTypeIssues]
     """Makes judge prompts of requests. `decision.json` holds what other programs read; nothing in it changes a prompt."""
 
     def prepare_inputs(self, request: Mapping[str, Any] | str, processor: Any) -> list[tuple[dict, list]]:
@@ -108,7 +101,7 @@ class JudgeDecisionConfig(DecisionConfig):
         return [({"input_ids": torch.tensor([ids]), "marks": marks}, questions)]
 
 
-class EGRMForDecision(DecisionMixin, EGRMRewardModel):
+class EGRMForDecision(DecisionMixin, EGRMRewardModel):  # pyright: ignore[reportGeneralTypeIssues]
     """An `EGRMRewardModel` that answers typed questions about a state.
 
     Example:
@@ -129,11 +122,13 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """As `EGRMRewardModel.from_pretrained`."""
         kwargs.pop("decision_config", None)
-        return super(DecisionMixin, cls).from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        mixin: Any = DecisionMixin
+        return super(mixin, cls).from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As `EGRMRewardModel.save_pretrained`."""
-        super(DecisionMixin, self).save_pretrained(save_directory, *args, **kwargs)
+        mixin: Any = DecisionMixin
+        super(mixin, self).save_pretrained(save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def decide(
@@ -231,11 +226,11 @@ def read_request(request: Mapping[str, Any] | str) -> tuple[Any, Any]:
     return read["state"], read["questions"]
 
 
-def _judged_question(state: Any, question: Question, processor: Any) -> JudgedQuestion:
-    plain: Any = {own.name: getattr(question, own.name) for own in fields(question)}  # pyright: ignore[reportArgumentType]
+def _judged_question(state: Any, question: Any, processor: Any) -> JudgedQuestion:
+    plain: Any = {own.name: getattr(question, own.name) for own in fields(question)}
     if not 2 <= len(plain["options"]) <= MAX_OPTIONS:
         raise InputError(f"Question {plain['name']!r} needs 2 to {MAX_OPTIONS} options, got {len(plain['options'])}.")
-    found = decision_record(state, question, processor.space)  # pyright: ignore[reportArgumentType]
+    found = decision_record(state, question, processor.space)
     item = processor.encode(found.record, space=found.space)
     return JudgedQuestion(**plain, item=item, verdict_ids=found.verdicts)
 

@@ -97,8 +97,8 @@ def _judged(state: Any) -> dict[str, Any] | None:
     if not isinstance(state, Mapping):
         return None
     messages = state.get("messages")
-    talk = isinstance(messages, list) and len(messages) > 1 and isinstance(messages[-1], Mapping)
-    if talk and messages[-1].get("role") == "assistant" and set(state) <= {"messages", *_MORE}:
+    last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
+    if isinstance(last, Mapping) and last.get("role") == "assistant" and set(state) <= {"messages", *_MORE}:
         return dict(state)
     return dict(state) if set(state) >= _PAIR and set(state) <= _PAIR | _MORE else None
 

@@ -12,7 +12,6 @@ from transformers_egrm import load_mini
 
 
 ROOT = Path(__file__).parent.parent
-INTEGRATIONS = ROOT / "transformers_egrm" / "integrations"
 # The pages' text is not of the bundled judge's world.
 pytestmark = pytest.mark.filterwarnings("ignore:A text is unlike anything:UserWarning")
 
@@ -39,8 +38,9 @@ def test_the_page_about_decisions(tmp_path, capsys):
 
 
 def test_the_page_about_trainers(monkeypatch):
+    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("EGRM_URL", "set by the page")
     with listening(load_mini()) as (url, _):
-        names = run("trainers.md", **{"http://127.0.0.1:8000": url, "/path/to/integrations": str(INTEGRATIONS)})
+        names = run("trainers.md", **{"http://127.0.0.1:8000": url})
         told = names["judge"].reward_func([names["prompt"] + "12"], [names["prompt"]], [None])
     assert told["rewards"] == [names["told"]["score"]]

@@ -26,7 +26,7 @@ except ImportError:  # read without the trainer, for example by those who docume
         """Stands in for verl's."""
 
 
-class EGRMRewardManager(RewardManagerBase):
+class EGRMRewardManager(RewardManagerBase):  # pyright: ignore[reportGeneralTypeIssues]
     """Judges the last response of each sample with `raw_prompt`, the conversation before it.
 
     Args:
