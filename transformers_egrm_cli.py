@@ -20,6 +20,8 @@ COMMANDS = {
     "rank": "Rank the answers to one question.",
     "card": "Render the model card of a checkpoint from its configuration and weights.",
     "calibrate": "Set a judge's threshold from labels, with a promise that holds at the confidence asked for.",
+    "serve": "Serve a judge over HTTP.",
+    "client": "Write the client of `egrm serve` to stdout, as one file of Python.",
     "train": "Train a judge: routed fine-tuning, then a scorer of chains, then reinforcement learning.",
     "bench": "Judges on benchmarks and on your own file: accuracies with intervals, biases, costs and rivals.",
 }

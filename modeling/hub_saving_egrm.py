@@ -20,12 +20,14 @@ from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_scorer_egrm import EGRMScorer, check_vocabulary
 from .processing_egrm import EGRMProcessor
+from .prompt_decisions_egrm import decision_files
 from .prompt_task_egrm import JudgeTask
 
 
 AUTO_MAP = {
     "AutoConfig": "configuration_egrm.EGRMConfig",
     "AutoModel": "modeling_egrm.EGRMRewardModel",
+    "AutoModelForDecision": "decision_egrm.EGRMForDecision",
     "AutoModelForSequenceClassification": "modeling_egrm.EGRMRewardModel",
     "AutoProcessor": "processing_egrm.EGRMProcessor",
 }
@@ -127,8 +129,8 @@ class EGRMPreTrainedModel(PreTrainedModel):
     ) -> None:
         """Save everything that makes the checkpoint usable where this package is not installed.
 
-        Besides weights and configuration: the processor with both tokenizers, every source file, the pipeline's entry
-        and a model card (unless the folder has one written by hand). A live adapter of the generator is merged in the
+        Besides weights and configuration: the processor with both tokenizers, every source file, the pipeline's entry,
+        `decision.json` with its template, and a model card (unless the folder has one written by hand). A live adapter of the generator is merged in the
         saved weights; to save it alone, save the PEFT model. An adapter on the whole model (`add_adapter`) is saved as
         an adapter, and nothing else.
 
@@ -162,6 +164,8 @@ class EGRMPreTrainedModel(PreTrainedModel):
             copyfile(source, folder / source.name)
         if processor is not None:
             processor.save_pretrained(folder)
+            for name, text in decision_files(processor).items():
+                (folder / name).write_text(text, encoding="utf-8")
         self._write_card(folder)
         if push_to_hub:
             self._push_folder(folder, timestamps, token=kwargs.get("token"), **hub)

@@ -3,6 +3,8 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from .errors_egrm import ConfigError, is_count
+
 
 PADDED_SHARE = 0.1
 """Most of what a batch runs that may be padding."""
@@ -113,6 +115,16 @@ def count_within(lengths: Sequence[int], most_tokens: int | None) -> int:
     return len(lengths)
 
 
+def check_batch_tokens(batch_tokens: int | None) -> None:
+    """Refuse a limit that is no count.
+
+    Args:
+        batch_tokens: As in `Scheduler`.
+    """
+    if batch_tokens is not None and not is_count(batch_tokens):
+        raise ConfigError(f"`batch_tokens` must be a whole number of at least 1, or None, got {batch_tokens!r}.")
+
+
 def _alone(prompts: Sequence[Sequence[int]], suffix: int) -> int:
     rows = _Rows(suffix)
     rows.add(prompts, 0)
@@ -126,4 +138,4 @@ def _common(first: Sequence[int], second: Sequence[int], most: int) -> int:
     return next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
-__all__ = ["PADDED_SHARE", "PromptLoad", "count_fitting", "count_within", "load_of"]
+__all__ = ["PADDED_SHARE", "PromptLoad", "check_batch_tokens", "count_fitting", "count_within", "load_of"]

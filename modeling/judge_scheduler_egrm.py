@@ -14,7 +14,7 @@ from .configuration_egrm import POOLINGS
 from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_familiar_egrm import familiarity_of, warn_of_unfamiliar_text
 from .judge_options_egrm import JudgeOptions
-from .judge_packing_egrm import PromptLoad, count_fitting, count_within, load_of
+from .judge_packing_egrm import PromptLoad, check_batch_tokens, count_fitting, count_within, load_of
 from .judge_plan_egrm import JudgePlan
 from .judge_reading_egrm import label_of
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
@@ -58,6 +58,7 @@ class Scheduler:
         return_texts: Whether results carry the text of the chosen candidate.
         explain: Whether results carry an account of how they came about.
         states: Which hidden states the account's candidates carry, one of `POOLINGS`; None: none.
+        warn: Whether the first text of another world is warned of; results say it in any case (`unfamiliar`).
         **options: Fields of `JudgeOptions` for every record that brings no others.
 
     Attributes:
@@ -78,12 +79,14 @@ class Scheduler:
 
     def __init__(
         self, model: Any, processor: Any = None, *, batch_size: int = 8, batch_tokens: int | None = None,
-        return_texts: bool = False, explain: bool = False, states: str | None = None, **options: Any,
+        return_texts: bool = False, explain: bool = False, states: str | None = None, warn: bool = True,
+        **options: Any,
     ) -> None:  # fmt: skip
         need_model(model)
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
         need_flag("return_texts", return_texts)
         need_flag("explain", explain)
+        need_flag("warn", warn)
         need(states in (None, *POOLINGS), "states", states, f"one of {', '.join(POOLINGS)}, or None")
         model.config.judge_options(**options)
         self.model, self.processor = model, model.processor if processor is None else processor
@@ -91,7 +94,7 @@ class Scheduler:
         self.batch_size, self.batch_tokens, self.options = batch_size, batch_tokens, options
         self.load = PromptLoad()
         asked = {"return_texts": return_texts, "explain": explain, "states": states}
-        self._familiarity, self._warned = familiarity_of(model.config), False
+        self._familiarity, self._warned = familiarity_of(model.config), not warn
         self._asked = {name: value for name, value in asked.items() if value}
         tables = getattr(model.config, "calibration", None)
         self._calibrated = (tables, model.task if tables else None)
@@ -159,27 +162,49 @@ class Scheduler:
         """How many records have no result yet."""
         return len(self._waiting) + len(self._pool) + len(self._alone)
 
-    def step(self, *, flush: bool = False, urgent: int | None = None) -> bool:
+    @property
+    def queues(self) -> dict[str, int]:
+        """How many records wait, by what for: `probe` or `think`."""
+        return {"probe": len(self._waiting) + len(self._alone), "think": len(self._pool)}
+
+    def withdraw(self, tickets: Iterable[int]) -> int:
+        """Forget records that nobody waits for any more: they get no result, and their prefixes are freed.
+
+        Args:
+            tickets: Of any records; those that have a result already keep it.
+
+        Returns:
+            How many were forgotten.
+        """
+        gone, before = set(tickets), self.in_flight
+        self._waiting = [slot for slot in self._waiting if slot.ticket not in gone]
+        self._pool = [slot for slot in self._pool if slot.ticket not in gone]
+        self._alone = deque(slot for slot in self._alone if slot.ticket not in gone)
+        return before - self.in_flight
+
+    def step(self, *, flush: bool = False, urgent: int | None = None, kind: str | None = None) -> bool:
         """Compute one batch: the fullest kind of work there is.
 
         Args:
             flush: Whether a batch that is not full may be computed where there is no full one.
             urgent: A ticket whose result is waited for: what it needs may be computed in a batch of any size.
+            kind: `probe` or `think`, where only this kind of work may be done; by default either.
 
         Returns:
             Whether anything was computed.
         """
         held_up = [slot.ticket for slot in self._waiting]
+        may_probe, may_think = kind != "think", kind != "probe"
         if self._alone:
             self._judge_alone()
-        elif batch := self._full(self._pool):
+        elif may_think and (batch := self._full(self._pool)):
             self._think(self._similar(batch, batch[0]))
-        elif batch := self._full(self._waiting):
+        elif may_probe and (batch := self._full(self._waiting)):
             self._probe(self._nearest(batch))
-        elif self._waiting and (flush or urgent in held_up):
+        elif may_probe and self._waiting and (flush or urgent in held_up):
             first = self._waiting[0] if urgent not in held_up else self._waiting[held_up.index(urgent)]
             self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
-        elif self._pool and (flush or urgent is not None):
+        elif may_think and self._pool and (flush or urgent is not None):
             first = next((slot for slot in self._pool if slot.ticket == urgent), self._pool[0])
             self._think(self._similar([slot for slot in self._pool if slot.key == first.key], first))
         else:
@@ -406,16 +431,6 @@ def _questions(slots: Sequence[_Slot]) -> Sequence[int]:
     return find_groups([slot.entry.item.prompts[0] for slot in slots]) if groups is None else groups
 
 
-def check_batch_tokens(batch_tokens: int | None) -> None:
-    """Refuse a limit that is no count.
-
-    Args:
-        batch_tokens: As in `Scheduler`.
-    """
-    if batch_tokens is not None and not is_count(batch_tokens):
-        raise ConfigError(f"`batch_tokens` must be a whole number of at least 1, or None, got {batch_tokens!r}.")
-
-
 def _hashable(value: Any) -> Hashable:
     return tuple(value) if isinstance(value, list | tuple) else value
 
@@ -424,4 +439,4 @@ def _seed(slot: _Slot) -> int:
     return slot.options.get("seed", JudgeOptions.seed)
 
 
-__all__ = ["PLAN_OPTIONS", "Scheduler", "check_batch_tokens", "need_model"]
+__all__ = ["PLAN_OPTIONS", "Scheduler", "need_model"]

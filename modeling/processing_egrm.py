@@ -312,6 +312,13 @@ class EGRMProcessor(ProcessorMixin):
             turn_marker=None if self._turn_end_ids() else frame.turn_start.rstrip() or None,
         )
 
+    def cue_frame(self, space: VerdictSpace) -> tuple[str, str, str]:
+        """What stands before a single user's words, what between the short mode and a label, and what begins the label."""
+        frame, (cue, gap) = self._frame, space.answer_cue
+        suffix = self.tokenizer.decode(self.task(space).short_suffix_ids, clean_up_tokenization_spaces=False)
+        inside, outside = (gap, "") if suffix.endswith(f"{cue}{gap}") else ("", gap)
+        return frame.embedded_start, f"{frame.short_end}{cue}{inside}", outside
+
     def _turn_end_ids(self) -> list[int]:
         """The control token that ends an assistant's turn, if the template writes one."""
         after = self._guard.encode(self._frame.end_of_turn)

@@ -29,7 +29,7 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 FOLDERS = ("benchmarks", "docs", "examples", "modeling", "model_cards", "tests", "transformers_egrm")
-HOSTS = {"arxiv.org", "github.com", "huggingface.co", "keepachangelog.com", "semver.org"}
+HOSTS = {"127.0.0.1", "arxiv.org", "github.com", "huggingface.co", "keepachangelog.com", "semver.org"}
 """Where a page may link to: papers, data and the standards that are followed."""
 
 LINK = re.compile(r"!?\[[^\]]+\]\((?!\w+:|#)([^)#\s]+)(?:#[^)\s]*)?\)")

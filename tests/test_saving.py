@@ -97,6 +97,7 @@ def test_a_saved_folder_holds_everything_that_is_needed(saved):
     assert names >= SOURCES | {
         "config.json", "generation_config.json", "model.safetensors", "README.md", "processor_config.json",
         "tokenizer.json", "tokenizer_config.json", "scorer_tokenizer/tokenizer.json", "scorer_tokenizer/config.json",
+        "decision.json", "decision_template.jinja",
     }  # fmt: skip
     config = json.loads((saved / "config.json").read_text())
     assert config["auto_map"] == AUTO_MAP

@@ -1,7 +1,7 @@
 """A generative reward model for Transformers that reasons only when it has to.
 
 Importing this package adds names to Transformers' registries, and does nothing else: the model type `egrm_reward`
-(AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor), the pipeline task `reward-scoring`, and the
+(AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForDecision, AutoProcessor), the pipeline task `reward-scoring`, and the
 attention function of the `star` decoder.
 """
 
@@ -13,6 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers_egrm.bundle import MINI_FOLDER, load_mini
 from transformers_egrm.judge import JudgeResult, RewardJudge
 from transformers_egrm.modeling.configuration_egrm import EGRMConfig, JudgeOptions
+from transformers_egrm.modeling.decision_egrm import HAS_DECISIONS, EGRMForDecision
 from transformers_egrm.modeling.errors_egrm import EGRMError
 from transformers_egrm.modeling.judge_values_egrm import EGRMOutput, Status
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
@@ -29,6 +30,10 @@ AutoConfig.register(EGRMConfig.model_type, EGRMConfig, exist_ok=True)
 AutoModel.register(EGRMConfig, EGRMRewardModel, exist_ok=True)
 AutoModelForSequenceClassification.register(EGRMConfig, EGRMRewardModel, exist_ok=True)
 AutoProcessor.register(EGRMConfig, EGRMProcessor, exist_ok=True)
+if HAS_DECISIONS:
+    from transformers import AutoModelForDecision
+
+    AutoModelForDecision.register(EGRMConfig, EGRMForDecision, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
     "reward-scoring", pipeline_class=RewardScoringPipeline, pt_model=AutoModel, type="text",
     default={"model": (str(MINI_FOLDER), "main")},
@@ -37,6 +42,7 @@ PIPELINE_REGISTRY.register_pipeline(
 __all__ = [
     "EGRMConfig",
     "EGRMError",
+    "EGRMForDecision",
     "EGRMOutput",
     "EGRMProcessor",
     "EGRMRewardModel",

@@ -12,9 +12,9 @@ from tqdm.auto import tqdm
 
 from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.errors_egrm import ConfigError, InputError, is_count, need, need_flag
-from transformers_egrm.modeling.judge_packing_egrm import PromptLoad
+from transformers_egrm.modeling.judge_packing_egrm import PromptLoad, check_batch_tokens
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, check_batch_tokens, need_model
+from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 
@@ -166,11 +166,7 @@ class RewardJudge:
         if space is None and self._kind(self.space) not in ("pointwise", "binary"):
             space = {"kind": "pointwise"}
         records = [{"prompt": prompt, "response": response} for response in responses]
-        results = tuple(self._start(records, space, grouped=True))
-        places = [_place(result) for result in results]
-        order = tuple(sorted(range(len(results)), key=lambda index: places[index]))
-        first = [index for index in order if places[index] == places[order[0]] and results[index].reward is not None]
-        return Ranking(results, order, tuple(first) if len(first) > 1 else ())
+        return ranking_of(tuple(self._start(records, space, grouped=True)))
 
     def compare(self, prompt: Any, response_a: str, response_b: str, *, space: Any = None) -> JudgeResult:
         """Judge two responses against each other, in both orders.
@@ -281,6 +277,18 @@ class JudgeStream(Iterator[JudgeResult]):
             self._in_flight.append(self._scheduler.submit(record, **self._encoding))
 
 
+def ranking_of(results: Sequence[JudgeResult]) -> Ranking:
+    """Results of one question, sorted as `RewardJudge.rank` sorts them.
+
+    Args:
+        results: One per response.
+    """
+    places = [_place(result) for result in results]
+    order = tuple(sorted(range(len(results)), key=lambda index: places[index]))
+    first = [index for index in order if places[index] == places[order[0]] and results[index].reward is not None]
+    return Ranking(tuple(results), order, tuple(first) if len(first) > 1 else ())
+
+
 def _place(result: JudgeResult) -> tuple[float, float]:
     """What a response is sorted by: its reward, then its expected reward; lower is better."""
     if result.reward is None:
@@ -306,4 +314,4 @@ def _refuse_no_records(records: Any) -> None:
                          "Put it in a list.")  # fmt: skip
 
 
-__all__ = ["JudgeResult", "JudgeStream", "Ranking", "RewardJudge"]
+__all__ = ["JudgeResult", "JudgeStream", "Ranking", "RewardJudge", "ranking_of"]

@@ -1,4 +1,4 @@
-"""The command line: `egrm build | score | compare | rank | card | calibrate | train | bench`.
+"""The command line: `egrm build | score | compare | rank | card | calibrate | serve | client | train | bench`.
 
 Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2. The
 script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and `--version` without this package.
@@ -14,12 +14,16 @@ from transformers_egrm.cli.calibrate import EXAMPLES as calibrate_examples
 from transformers_egrm.cli.calibrate import calibrate
 from transformers_egrm.cli.card import EXAMPLES as card_examples
 from transformers_egrm.cli.card import card
+from transformers_egrm.cli.client import EXAMPLES as client_examples
+from transformers_egrm.cli.client import client
 from transformers_egrm.cli.compare import EXAMPLES as compare_examples
 from transformers_egrm.cli.compare import compare
 from transformers_egrm.cli.rank import EXAMPLES as rank_examples
 from transformers_egrm.cli.rank import rank
 from transformers_egrm.cli.score import EXAMPLES as score_examples
 from transformers_egrm.cli.score import score
+from transformers_egrm.cli.serve import EXAMPLES as serve_examples
+from transformers_egrm.cli.serve import serve
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.cli.train import app as train_app
 from transformers_egrm.modeling.errors_egrm import EGRMError
@@ -34,6 +38,8 @@ for _command, _examples in (
     (rank, rank_examples),
     (card, card_examples),
     (calibrate, calibrate_examples),
+    (serve, serve_examples),
+    (client, client_examples),
 ):
     # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))

@@ -32,7 +32,8 @@ def make_job(
     """
     from transformers_egrm import __version__
 
-    settings = {"version": __version__, **identity(model, run.revision), **asked, "judging": judging,
+    which = identity(model, run.revision) if run.url is None else {"model": model, "url": run.url}
+    settings = {"version": __version__, **which, **asked, "judging": judging,
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
     if run.explain:
         settings["explain"] = True
@@ -64,6 +65,10 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
 
     run, on_terminal = job.run, is_watched()
     rubric = rubric_text(run.rubric)
+    if run.url is not None:
+        from transformers_egrm.cli.remote import RemoteJudge
+
+        return RemoteJudge(job.model, run, rubric, judging)
     model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision)
     if run.draft is not None:
         draft, _ = load_generator(run.draft, dtype=run.dtype)
@@ -95,7 +100,7 @@ def _processor(model: Any, run: RunOptions) -> Any:
 
 def own_space(judge: Any) -> dict[str, Any]:
     """The verdict space that the checkpoint was built for, as plain data."""
-    return judge.processor.task().space.to_dict()
+    return judge.own_space if hasattr(judge, "own_space") else judge.processor.task().space.to_dict()
 
 
 def rubric_text(rubric: str | None) -> str | None:

@@ -1,0 +1,76 @@
+"""What the tests of the server share: the application in this process, a judge whose pace a test decides, and a real socket."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.testclient import TestClient
+from test_judge import ScriptedModel
+
+from transformers_egrm.serving import ServeOptions, create_app
+
+
+class PacedModel(ScriptedModel):
+    """Judges as `ScriptedModel`, but each batch waits for `gate`, and says in `entered` that it does."""
+
+    def __init__(self) -> None:
+        super().__init__(fault=self._wait)
+        self.gate, self.entered, self.error = threading.Event(), threading.Event(), None
+        self.gate.set()
+
+    def _wait(self, stage: str, ids: Sequence[int]) -> None:
+        self.entered.set()
+        assert self.gate.wait(20)
+        if self.error is not None:
+            raise self.error
+
+    def hold(self) -> None:
+        """From now on batches wait."""
+        self.gate.clear()
+        self.entered.clear()
+
+
+@contextmanager
+def served(model: Any, options: ServeOptions | None = None, **arguments: Any) -> Iterator[TestClient]:
+    """A client of the application in this process."""
+    app = create_app(model, options, **arguments)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@contextmanager
+def listening(model: Any, options: ServeOptions | None = None, **arguments: Any) -> Iterator[tuple[str, Any]]:
+    """A real server in a thread: its address, and what the application was built around."""
+    app = create_app(model, options, **arguments)
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="on")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}", app.state.service
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def until(holds: Any, seconds: float = 20.0) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def record(item_id: int, **more: Any) -> dict[str, Any]:
+    """A record that `ScriptedModel` rewards with its id modulo 11; multiples of three think."""
+    return {"id": item_id, "prompt": "What is 2 + 3?", "response": "5", **more}
+
+
+def worker_of(client: TestClient) -> Any:
+    return client.app.state.service.worker  # pyright: ignore[reportAttributeAccessIssue]
