@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -601,3 +602,15 @@ def test_withdrawn_records_get_no_result():
     while scheduler.step(flush=True):
         pass
     assert sorted(ticket for ticket, _ in scheduler.take()) == [tickets[1], tickets[3]]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are():
+    dashboard = json.loads((Path(__file__).parents[1] / "examples" / "grafana_egrm.json").read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel["targets"]
+             for name in re.findall(r"egrm_\w+", target["expr"])}  # fmt: skip
+    with served(PacedModel()) as client:
+        post(client, "/v1/reward", {"records": [record(1)]})
+        told = client.get("/metrics").text
+    named = set(re.findall(r"^# TYPE (egrm_\w+)", told, re.M))
+    assert len(asked) >= 8
+    assert {name.removesuffix("_bucket") for name in asked} <= named

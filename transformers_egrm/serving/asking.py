@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.serving.guard import GONE
 from transformers_egrm.serving.schemas import Asking
 from transformers_egrm.serving.work import Item, RefusedError, Work
 
@@ -154,6 +155,8 @@ async def judge(request: Request, items: Sequence[Item], timeout_s: float | None
     gone = asyncio.ensure_future(_gone(request))
     try:
         await wait_for(service, work, gone)
+        if work.missing and gone.done():
+            raise RefusedError(GONE, "gone", "The client closed the connection.")
     finally:
         gone.cancel()
     results = work.so_far()

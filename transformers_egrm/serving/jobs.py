@@ -121,6 +121,9 @@ async def _run(service: "Service", job: Job) -> None:
         job.state, job.error = "cancelled", "The job was cancelled, or the server stopped."
     except RefusedError as reason:
         job.state, job.error = "failed", reason.message
+    except Exception as error:
+        logger.error("job_failed", extra={"fields": {"id": job.id, "error": type(error).__name__}})
+        job.state, job.error = "failed", "The job failed for a reason of the server's own; its log names the kind."
     job.ended = time.monotonic()
     logger.info("job_ended", extra={"fields": {"id": job.id, "state": job.state, "records": len(job.results)}})
     if job.callback is not None:
@@ -143,12 +146,13 @@ async def _patiently(service: "Service", work: Any) -> None:
 async def _call_back(secret: bytes, job: Job) -> None:
     body = json.dumps({**job.to_dict(), "time": int(time.time())}).encode()
     signature = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
-    for attempt in range(_CALLBACK_TRIES):
+    tries = 1 if job.state == "cancelled" else _CALLBACK_TRIES  # a server that stops does not wait
+    for attempt in range(tries):
         status = await asyncio.to_thread(_post, job.callback or "", body, signature)
         if status is not None and 200 <= status < 300:
             return
         logger.warning("callback_failed", extra={"fields": {"id": job.id, "attempt": attempt + 1, "status": status}})
-        if attempt + 1 < _CALLBACK_TRIES:
+        if attempt + 1 < tries:
             await asyncio.sleep(2**attempt)
 
 

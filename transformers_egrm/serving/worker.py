@@ -2,8 +2,8 @@
 
 A trainer that sends one query at a time pays a prompt's prefill for each. Such queries wait in a lobby, a few milliseconds
 at most, for others of their prompt. Everything else is judged as soon as the thread is free: what has arrived until then is
-a batch. Records that think wait apart, and the thread takes a batch of either kind in turn, so that a short verdict never
-waits for more than one batch of chains.
+a batch. Records that think wait apart. The thread never takes two batches of chains while probes wait, so that a short
+verdict waits for one at most, and never more than a few batches of probes while chains wait.
 """
 
 import logging
@@ -27,6 +27,7 @@ from transformers_egrm.serving.work import Item, RefusedError, Work, timed_out
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
+_PROBES_IN_A_ROW = 4  # batches, while chains wait that are no full batch yet
 _AHEAD = 4  # batches that are read and tokenised ahead of the one that is judged
 _STOPPED = RefusedError(503, "stopping", "The server stopped before the request was done.", 5)
 _Place = tuple[Work, int]
@@ -82,7 +83,7 @@ class Worker:
         self._arms: dict[int, str] = {}
         self._in_flight = 0
         self._draining = self._aborting = False
-        self._probed_last, self._step_s = False, self.seconds_each
+        self._probes_in_a_row, self._step_s = 0, self.seconds_each
         self._thread = threading.Thread(target=self._run, name="egrm-judge", daemon=True)
 
     # What requests call, from any thread
@@ -267,9 +268,7 @@ class Worker:
         self._spaces.add(space)
 
     def _step(self) -> None:
-        queues, started = self._scheduler.queues, time.monotonic()
-        kind = "probe" if queues["probe"] and not (queues["think"] and self._probed_last) else "think"
-        self._probed_last = kind == "probe"
+        started, kind = time.monotonic(), self._next_kind()
         try:
             if not self._scheduler.step(flush=True, kind=kind):
                 return
@@ -285,6 +284,15 @@ class Worker:
             return
         self._step_s = time.monotonic() - started
         self.watcher.stepped(kind, self._step_s, self._scheduler)
+
+    def _next_kind(self) -> str:
+        queues = self._scheduler.queues
+        think = queues["think"] >= self.options.batch_size or self._probes_in_a_row >= _PROBES_IN_A_ROW
+        if queues["think"] and (not queues["probe"] or (think and self._probes_in_a_row)):
+            self._probes_in_a_row = 0
+            return "think"
+        self._probes_in_a_row += 1
+        return "probe"
 
     def _deliver(self) -> None:
         done = self._scheduler.take()
