@@ -293,9 +293,12 @@ def test_a_body_of_another_form_is_refused_with_a_reason(mini, body):
     {"records": [record(1)], "rubric": ""},
     {"records": [record(1)], "options": {"num_probes": 60}},
     {"records": [record(1)], "options": {"reward": "expected", "abstain_below": 0.5, "risk_beta": 0.0}},
+    {"records": [record(1)], "space": {"kind": "listwise", "num_candidates": 3}, "options": {"reward": "expected"}},
+    {"records": [record(1)], "space": {"kind": "free"}, "options": {"consensus": "exact"}},
 ])  # fmt: skip
 def test_settings_that_no_record_can_be_judged_with_are_refused(mini, body):
     assert post(mini, "/v1/reward", body, 400)["error"]["type"] == "bad_request"
+    assert worker_of(mini).failures == 0  # nobody else's batch is touched
     post(mini, "/v1/reward", {"records": [record(1)]})  # the next one is judged
 
 

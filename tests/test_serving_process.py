@@ -1,19 +1,24 @@
 """`egrm serve` as a process: signals, load with faults, bodies made up by the hundred, and the real clients of trainers."""
 
+import asyncio
+import importlib.util
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_tools import PacedModel, until
+from serve_tools import PacedModel, listening, until
 
+from transformers_egrm.bundle import load_mini
 from transformers_egrm.integrations.client import Client, ServerError
 from transformers_egrm.serving import ServeOptions, create_app
 
@@ -172,3 +177,46 @@ def test_made_up_requests_meet_no_server_error():
             tried += 1
         assert tried >= 20
         assert client.get("/health").status_code == 200
+
+
+def openrlhf_executor() -> Any:
+    """OpenRLHF's own client, from the folder of an unpacked wheel: nothing else of it is imported."""
+    folder = os.environ.get("EGRM_OPENRLHF")
+    if not folder:
+        pytest.skip(
+            "set EGRM_OPENRLHF to a folder that holds openrlhf/ of an unpacked wheel (pip download --no-deps openrlhf)"
+        )
+    pytest.importorskip("aiohttp", reason="OpenRLHF's client needs aiohttp")
+    logs = types.ModuleType("openrlhf.utils.logging_utils")
+    logs.init_logger = logging.getLogger
+    path = Path(folder) / "openrlhf" / "utils" / "agent.py"
+    spec = importlib.util.spec_from_file_location("openrlhf_agent", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    names = {"openrlhf": types.ModuleType("openrlhf"), "openrlhf.utils": types.ModuleType("openrlhf.utils")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**names, "openrlhf.utils.logging_utils": logs}.items():
+            patch.setitem(sys.modules, name, value)
+        spec.loader.exec_module(module)
+    return module.SingleTurnAgentExecutor
+
+
+def test_openrlhfs_own_client_gets_its_rewards():
+    executor_class = openrlhf_executor()
+    prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+    token = "a-token-of-enough-letters"
+    with listening(load_mini(), token=token) as (url, service):
+        # It sends no header: the token stands in the address.
+        executor = executor_class(f"{url.replace('http://', f'http://egrm:{token}@')}/get_reward")
+
+        async def eight() -> list[Any]:
+            queries = [f"{prompt}It is {number}.<|im_end|>" for number in range(8, 16)]
+            return await asyncio.gather(*(executor._fetch_rewards_via_http([q], [prompt], [None]) for q in queries))
+
+        answers = asyncio.run(eight())
+        assert service.worker.in_flight == 0
+    assert [answer[0]["rewards"][0] for answer in answers].index(10.0) == 4
+    for (answer,) in answers:
+        assert 0.0 <= answer["scores"][0] <= 1.0
+        assert all(isinstance(value, float) for values in answer["extra_logs"].values() for value in values)

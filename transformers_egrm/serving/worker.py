@@ -15,6 +15,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm.modeling.judge_probes_egrm import check_task
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.prompt_records_egrm import read_id
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
 _PROBES_IN_A_ROW = 4  # batches, while chains wait that are no full batch yet
+_MOST_CHECKED = 1024
 _AHEAD = 4  # batches that are read and tokenised ahead of the one that is judged
 _STOPPED = RefusedError(503, "stopping", "The server stopped before the request was done.", 5)
 _Place = tuple[Work, int]
@@ -75,6 +77,8 @@ class Worker:
         self._model, self._judging = model, dict(judging)
         self._scheduler = self._new_scheduler()
         self._spaces: set[VerdictSpace] = set()
+        self._checked: set[tuple] = set()
+        self._check(Item({}))
         self._wake = threading.Condition()
         self._inbox: deque[_Place] = deque()
         self._lobby: dict[Hashable, list[_Place]] = {}
@@ -243,9 +247,10 @@ class Worker:
         if now >= work.deadline:
             self._put(work, index, timed_out(item), "a")
             return
-        arm, decided = self.policy.decide(item.arm, self._in_flight, self.seconds_each, self.options.timeout_s)
+        arm = "a"
         try:
-            self._check_space(item)
+            arm, decided = self.policy.decide(item.arm, self._in_flight, self.seconds_each, self.options.timeout_s)
+            self._check(item)
             ticket = self._scheduler.submit(
                 item.record, space=item.space, rubric=item.rubric, options={**decided, **item.options}, deadline=work.deadline
             )  # fmt: skip
@@ -259,13 +264,20 @@ class Worker:
         else:
             self._tickets[ticket], self._arms[ticket] = (work, index), arm
 
-    def _check_space(self, item: Item) -> None:
-        if item.space is None:
-            return
-        space = VerdictSpace.read(item.space)
-        if space not in self._spaces and len(self._spaces) >= MOST_SPACES:
+    def _check(self, item: Item) -> None:
+        # What contradicts itself is refused here: in a batch it would fail the records of others too.
+        space = VerdictSpace.read(self._model.processor.space if item.space is None else item.space)
+        if item.space is not None and space not in self._spaces and len(self._spaces) >= MOST_SPACES:
             raise RefusedError(400, "too_many_spaces", f"This server has judged in {MOST_SPACES} verdict spaces and takes no new ones.")  # fmt: skip
-        self._spaces.add(space)
+        key = (space, *sorted(item.options.items()))
+        if key not in self._checked:
+            options = self._model.config.judge_options(space.kind, **{**self._judging, **item.options})
+            check_task(self._model.processor.task(space), options)
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.clear()
+            self._checked.add(key)
+        if item.space is not None:
+            self._spaces.add(space)
 
     def _step(self) -> None:
         started, kind = time.monotonic(), self._next_kind()
