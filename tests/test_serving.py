@@ -235,7 +235,7 @@ def test_single_queries_of_one_prompt_cost_hardly_more_than_a_group(model):
     prompt = f"<|user|>{QUESTION}<|end|><|assistant|>"
 
     def tokens_of(ask) -> int:
-        with served(model, ServeOptions(window_ms=2000)) as client:
+        with served(model, ServeOptions(window_ms=20_000, batch_size=8)) as client:
             ask(client)
             return client.app.state.service.metrics.prompt_tokens
 
