@@ -157,13 +157,14 @@ def test_a_request_that_is_wrong_for_all_records_takes_none_of_the_others_with_i
         until(lambda: worker_of(client).in_flight == 0)
 
 
-def test_new_verdict_spaces_are_refused_where_there_are_too_many():
+def test_new_verdict_spaces_are_refused_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr("transformers_egrm.serving.worker.MOST_SPACES", 3)
     with served(PacedModel()) as client:
         codes = []
-        for high in range(1, 70):
+        for high in range(1, 6):
             body = {"records": [record(1)], "space": {"kind": "pointwise", "low": -high, "high": 0}}
             codes.append(client.post("/v1/reward", json=body).status_code)
-        assert codes == [200] * 64 + [400] * 5
+        assert codes == [200] * 3 + [400] * 2
         assert client.post("/v1/reward", json={"records": [record(1)]}).status_code == 200
 
 

@@ -38,12 +38,14 @@ class _Asking(Closed):
 # Records, and numbers of results
 
 
-def _item(service: Service, record: dict[str, Any], *, waits: bool = False, **options: Any) -> Item:
+def _item(
+    service: Service, record: dict[str, Any], *, waits: bool = False, options: dict[str, Any] | None = None
+) -> Item:
     # A contract that judges one response is asked in a space of one: the server's own, or points from 0 to 10.
     space = None if service.space.kind in _ONE_RESPONSE else {"kind": "pointwise"}
     question = record.get("prompt")
     waits_with = question_of(question) if waits and isinstance(question, list) else None
-    return Item(record, space, options=options, waits_with=waits_with, arm=arm_key(record))
+    return Item(record, space, options=options or {}, waits_with=waits_with, arm=arm_key(record))
 
 
 def _rewards_range(service: Service) -> tuple[float, float]:
@@ -314,7 +316,7 @@ async def chat(body: ChatRequest, request: Request) -> Answer:
     record: dict[str, Any] = {"messages": body.messages} | ({} if body.tools is None else {"tools": body.tools})
     check_size(service, [record])
     options = {} if body.seed is None else {"seed": body.seed}
-    judged = await judge(request, [_item(service, record, **options)])
+    judged = await judge(request, [_item(service, record, options=options)])
     (result,) = judged.results
     if result.verdict is None:
         _numbers(service, judged)  # what is no verdict is told as for the others
