@@ -601,7 +601,7 @@ def test_a_batch_that_fails_is_told_and_the_server_goes_on():
 def test_withdrawn_records_get_no_result():
     scheduler = Scheduler(PacedModel(), batch_size=2)
     tickets = [scheduler.submit(record(number)) for number in (3, 4, 6, 7)]
-    assert scheduler.step(kind="probe")
+    assert scheduler.step(flush=True, kind="probe")
     assert scheduler.queues == {"probe": 2, "think": 1}
     assert scheduler.withdraw([tickets[0], tickets[2], 99]) == 2
     assert not scheduler.step(flush=True, kind="think")
@@ -620,3 +620,13 @@ def test_the_dashboard_asks_for_metrics_that_there_are():
     named = set(re.findall(r"^# TYPE (egrm_\w+)", told, re.M))
     assert len(asked) >= 8
     assert {name.removesuffix("_bucket") for name in asked} <= named
+
+
+def test_a_kind_of_work_begins_with_the_record_that_waits_longest():
+    scheduler = Scheduler(PacedModel(), batch_size=2)
+    alone = scheduler.submit(record(1), options={"seed": 1})  # no batch holds two seeds
+    for number in (2, 4, 5, 7):
+        scheduler.submit(record(number))
+    assert scheduler.step(flush=True, kind="probe")
+    assert [ticket for ticket, _ in scheduler.take()] == [alone]
+    assert scheduler.step()  # without a kind, full batches come first
