@@ -188,23 +188,23 @@ class Scheduler:
         Args:
             flush: Whether a batch that is not full may be computed where there is no full one.
             urgent: A ticket whose result is waited for: what it needs may be computed in a batch of any size.
-            kind: `probe` or `think`, where only this kind of work may be done; by default either.
+            kind: `probe` or `think`, where only this kind of work may be done, around the record that waits longest. By
+                default either, full batches first, whatever waits beside them.
 
         Returns:
             Whether anything was computed.
         """
         held_up = [slot.ticket for slot in self._waiting]
-        may_probe, may_think = kind != "think", kind != "probe"
         if self._alone:
             self._judge_alone()
-        elif may_think and (batch := self._full(self._pool)):
+        elif kind is None and (batch := self._full(self._pool)):
             self._think(self._similar(batch, batch[0]))
-        elif may_probe and (batch := self._full(self._waiting)):
+        elif kind is None and (batch := self._full(self._waiting)):
             self._probe(self._nearest(batch))
-        elif may_probe and self._waiting and (flush or urgent in held_up):
+        elif kind != "think" and self._waiting and (flush or urgent in held_up):
             first = self._waiting[0] if urgent not in held_up else self._waiting[held_up.index(urgent)]
             self._probe(self._nearest([slot for slot in self._waiting if slot.key == first.key], first))
-        elif may_think and self._pool and (flush or urgent is not None):
+        elif kind != "probe" and self._pool and (flush or urgent is not None):
             first = next((slot for slot in self._pool if slot.ticket == urgent), self._pool[0])
             self._think(self._similar([slot for slot in self._pool if slot.key == first.key], first))
         else:

@@ -73,4 +73,5 @@ def record(item_id: int, **more: Any) -> dict[str, Any]:
 
 
 def worker_of(client: TestClient) -> Any:
-    return client.app.state.service.worker  # pyright: ignore[reportAttributeAccessIssue]
+    app: Any = client.app
+    return app.state.service.worker

@@ -30,7 +30,7 @@ PAGES = sorted(
 )
 FOLDERS = ("benchmarks", "docs", "examples", "modeling", "model_cards", "tests", "transformers_egrm")
 HOSTS = {"127.0.0.1", "arxiv.org", "github.com", "huggingface.co", "keepachangelog.com", "semver.org"}
-"""Where a page may link to: papers, data and the standards that are followed."""
+"""Where a page may link to: papers, data, the standards that are followed, and the reader's own machine."""
 
 LINK = re.compile(r"!?\[[^\]]+\]\((?!\w+:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./-]*\w\.\w+(?![\w/*…])")
@@ -48,7 +48,7 @@ def commands_of(page: str) -> list[str]:
     blocks = [code for language, code in FENCE.findall(text_of(page)) if language == "bash"]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     parts = [part.strip() for line in lines for part in re.split(r"&&|\|(?!\w)|;(?= )", line)]
-    return [part for part in parts if part.startswith("egrm ")]
+    return [part.partition(" > ")[0] for part in parts if part.startswith("egrm ")]
 
 
 COMMANDS = [(page, command) for page in PAGES for command in commands_of(page)]

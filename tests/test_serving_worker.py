@@ -50,8 +50,16 @@ def test_probes_and_chains_take_turns():
     model.fault = lambda stage, ids: (stages.append(stage), model._wait(stage, ids))[1]
     with served(model, ServeOptions(batch_size=2)) as client:
         client.post("/v1/reward", json={"records": [record(number) for number in (3, 6, 9, 12, 1, 2, 4, 5)]})
-    # Short ones wait for one batch of chains at most, and chains for one batch of probes.
+    # A full batch of chains waits for no probes, and probes wait for one batch of chains at most.
     assert stages == ["probe", "deliberate", "probe", "deliberate", "probe", "probe"]
+    stages.clear()
+    with served(model, ServeOptions(batch_size=4)) as client:
+        client.post(
+            "/v1/reward",
+            json={"records": [record(number) for number in (3, *range(100, 124, 3), *range(101, 125, 3))]},
+        )
+    # A single record that thinks waits for a few batches of probes, and no longer.
+    assert stages == ["probe"] * 4 + ["deliberate"] + ["probe"]
 
 
 def test_what_is_done_by_the_deadline_is_told_and_the_rest_timed_out():
@@ -149,13 +157,14 @@ def test_a_request_that_is_wrong_for_all_records_takes_none_of_the_others_with_i
         until(lambda: worker_of(client).in_flight == 0)
 
 
-def test_new_verdict_spaces_are_refused_where_there_are_too_many():
+def test_new_verdict_spaces_are_refused_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr("transformers_egrm.serving.worker.MOST_SPACES", 3)
     with served(PacedModel()) as client:
         codes = []
-        for high in range(1, 70):
+        for high in range(1, 6):
             body = {"records": [record(1)], "space": {"kind": "pointwise", "low": -high, "high": 0}}
             codes.append(client.post("/v1/reward", json=body).status_code)
-        assert codes == [200] * 64 + [400] * 5
+        assert codes == [200] * 3 + [400] * 2
         assert client.post("/v1/reward", json={"records": [record(1)]}).status_code == 200
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,31 +16,14 @@ from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
 from transformers_egrm.serving import dialects, jobs, rewards, status
 from transformers_egrm.serving.asking import Answer
 from transformers_egrm.serving.guard import Guard
+from transformers_egrm.serving.job_store import Jobs
 from transformers_egrm.serving.metrics import Metrics
 from transformers_egrm.serving.options import ServeOptions
 from transformers_egrm.serving.policy import Policy
 from transformers_egrm.serving.schemas import Problem
+from transformers_egrm.serving.service import Service
 from transformers_egrm.serving.work import RefusedError
 from transformers_egrm.serving.worker import Worker
-
-
-@dataclass(eq=False)
-class Service:
-    """What endpoints work with."""
-
-    name: str
-    options: ServeOptions
-    space: VerdictSpace
-    """The checkpoint's own."""
-    label: str
-    """What the checkpoint calls its one class."""
-    fallback: float | None
-    """Reward where there is no verdict, for contracts that know numbers only."""
-    worker: Worker
-    metrics: Metrics
-    jobs: jobs.Jobs
-    store: FeedbackStore | None
-    comparison: Comparison
 
 
 def build_app(
@@ -56,7 +38,7 @@ def build_app(
     service = Service(
         name=name, options=options, space=VerdictSpace.read(model.processor.space), fallback=fallback,
         label=str((getattr(model.config, "id2label", None) or {}).get(0, "reward")),
-        worker=worker, metrics=metrics, jobs=jobs.Jobs(options),
+        worker=worker, metrics=metrics, jobs=Jobs(options),
         store=None if options.feedback is None else FeedbackStore(options.feedback), comparison=Comparison(),
     )  # fmt: skip
 
@@ -65,7 +47,7 @@ def build_app(
         worker.start()
         yield
         worker.drain()
-        await service.jobs.stop()
+        await service.jobs.end()
         await run_in_threadpool(worker.stop, options.drain_s)
 
     app = FastAPI(
@@ -106,4 +88,4 @@ def _problem(status: int, kind: str, message: str, **more: Any) -> Answer:
     return Answer({"error": error}, status_code=status, headers=headers)
 
 
-__all__ = ["Service", "build_app"]
+__all__ = ["build_app"]

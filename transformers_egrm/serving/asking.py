@@ -6,18 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.serving.guard import GONE
 from transformers_egrm.serving.schemas import Asking
-from transformers_egrm.serving.work import Item, RefusedError, Work
-
-
-if TYPE_CHECKING:
-    from transformers_egrm.serving.app import Service
+from transformers_egrm.serving.service import Service
+from transformers_egrm.serving.work import Item, RefusedError, Work, result_dict
 
 
 _GRACE_S = 0.25
@@ -45,7 +43,7 @@ class Judged:
     engine_s: float
     broken: int
 
-    def to_dict(self, service: "Service", request: Request, *, rationale: bool) -> dict[str, Any]:
+    def to_dict(self, service: Service, request: Request, *, rationale: bool) -> dict[str, Any]:
         """The fields that all answers of the server's own endpoints have.
 
         Args:
@@ -63,24 +61,13 @@ class Judged:
         }
 
 
-def service_of(request: Request) -> "Service":
+def service_of(request: Request) -> Service:
     """What the application was built around."""
     return request.app.state.service
 
 
-def result_dict(result: JudgeResult, *, rationale: bool) -> dict[str, Any]:
-    """A result as JSON holds it.
-
-    Args:
-        result: Of any record.
-        rationale: Whether it carries the text of the chain that was believed.
-    """
-    plain = result.to_dict()
-    return plain if rationale else plain | {"rationale": None}
-
-
 def items_of(
-    service: "Service", records: Sequence[Mapping[str, Any]], asking: Asking, most: int | None = None
+    service: Service, records: Sequence[Mapping[str, Any]], asking: Asking, most: int | None = None
 ) -> list[Item]:
     """Records as the worker takes them.
 
@@ -106,7 +93,7 @@ def arm_key(record: Mapping[str, Any]) -> str:
     return json.dumps(question, sort_keys=True, default=str)
 
 
-def check_size(service: "Service", records: Sequence[Any], most: int | None = None) -> None:
+def check_size(service: Service, records: Sequence[Any], most: int | None = None) -> None:
     """Refuse more records, or longer ones, than the server takes.
 
     Args:
@@ -154,6 +141,8 @@ async def judge(request: Request, items: Sequence[Item], timeout_s: float | None
     gone = asyncio.ensure_future(_gone(request))
     try:
         await wait_for(service, work, gone)
+        if work.missing and gone.done():
+            raise RefusedError(GONE, "gone", "The client closed the connection.")
     finally:
         gone.cancel()
     results = work.so_far()
@@ -179,7 +168,7 @@ def new_work(items: Sequence[Item], timeout_s: float) -> Work:
     return Work(items, deadline=time.monotonic() + timeout_s)
 
 
-async def wait_for(service: "Service", work: Work, gone: "asyncio.Future[None] | None" = None) -> None:
+async def wait_for(service: Service, work: Work, gone: "asyncio.Future[None] | None" = None) -> None:
     """Give work to the worker, and wait until it is done, its time is up or nobody waits any more.
 
     Args:
@@ -223,7 +212,6 @@ __all__ = [
     "items_of",
     "judge",
     "new_work",
-    "result_dict",
     "service_of",
     "wait_for",
 ]

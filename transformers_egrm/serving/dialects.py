@@ -9,7 +9,7 @@ import base64
 import struct
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -17,14 +17,11 @@ from pydantic import Field
 from transformers_egrm.judge import ranking_of
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.verdict_forms_egrm import FORMS
-from transformers_egrm.serving.asking import Answer, Judged, arm_key, check_size, judge, result_dict, service_of
+from transformers_egrm.serving.asking import Answer, Judged, arm_key, check_size, judge, service_of
 from transformers_egrm.serving.rendered import question_of, read_rendered, split_query
 from transformers_egrm.serving.schemas import Closed, Seed
-from transformers_egrm.serving.work import Item, RefusedError
-
-
-if TYPE_CHECKING:
-    from transformers_egrm.serving.app import Service
+from transformers_egrm.serving.service import Service
+from transformers_egrm.serving.work import Item, RefusedError, result_dict
 
 
 router = APIRouter()
@@ -41,20 +38,22 @@ class _Asking(Closed):
 # Records, and numbers of results
 
 
-def _item(service: "Service", record: dict[str, Any], *, waits: bool = False, **options: Any) -> Item:
+def _item(
+    service: Service, record: dict[str, Any], *, waits: bool = False, options: dict[str, Any] | None = None
+) -> Item:
     # A contract that judges one response is asked in a space of one: the server's own, or points from 0 to 10.
     space = None if service.space.kind in _ONE_RESPONSE else {"kind": "pointwise"}
     question = record.get("prompt")
     waits_with = question_of(question) if waits and isinstance(question, list) else None
-    return Item(record, space, options=options, waits_with=waits_with, arm=arm_key(record))
+    return Item(record, space, options=options or {}, waits_with=waits_with, arm=arm_key(record))
 
 
-def _rewards_range(service: "Service") -> tuple[float, float]:
+def _rewards_range(service: Service) -> tuple[float, float]:
     rewards = service.space.rewards if service.space.kind in _ONE_RESPONSE else (0.0, 10.0)
     return min(rewards), max(rewards)
 
 
-def _numbers(service: "Service", judged: Judged) -> list[float]:
+def _numbers(service: Service, judged: Judged) -> list[float]:
     if judged.broken:
         raise RefusedError(
             500, "internal", "The judge failed for a reason of its own; the server's log names its kind."
@@ -64,7 +63,7 @@ def _numbers(service: "Service", judged: Judged) -> list[float]:
     return [_number(service, result) for result in judged.results]
 
 
-def _number(service: "Service", result: JudgeResult) -> float:
+def _number(service: Service, result: JudgeResult) -> float:
     if result.reward is not None:
         return result.reward
     if service.fallback is None:
@@ -73,7 +72,7 @@ def _number(service: "Service", result: JudgeResult) -> float:
     return service.fallback
 
 
-def _head(service: "Service", request: Request, kind: str) -> dict[str, Any]:
+def _head(service: Service, request: Request, kind: str) -> dict[str, Any]:
     about = {"object": "list", "created": int(time.time()), "model": service.name}
     return {"id": f"{kind}-{request.scope['egrm']['id']}", **about}
 
@@ -148,7 +147,7 @@ class EmbeddingRequest(_Asking):
     encoding_format: Literal["float", "base64"] = "float"
 
 
-def _conversations(service: "Service", texts: Sequence[str]) -> list[Item]:
+def _conversations(service: Service, texts: Sequence[str]) -> list[Item]:
     check_size(service, texts)
     items = []
     for text in texts:
@@ -317,7 +316,7 @@ async def chat(body: ChatRequest, request: Request) -> Answer:
     record: dict[str, Any] = {"messages": body.messages} | ({} if body.tools is None else {"tools": body.tools})
     check_size(service, [record])
     options = {} if body.seed is None else {"seed": body.seed}
-    judged = await judge(request, [_item(service, record, **options)])
+    judged = await judge(request, [_item(service, record, options=options)])
     (result,) = judged.results
     if result.verdict is None:
         _numbers(service, judged)  # what is no verdict is told as for the others

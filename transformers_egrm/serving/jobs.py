@@ -10,25 +10,18 @@ import hmac
 import http.client
 import json
 import logging
-import os
 import time
-import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 
-from transformers_egrm.modeling.judge_results_egrm import JudgeResult
-from transformers_egrm.serving.asking import Answer, items_of, new_work, result_dict, service_of, wait_for
-from transformers_egrm.serving.options import CALLBACK_VARIABLE, ServeOptions
+from transformers_egrm.serving.asking import Answer, items_of, new_work, service_of, wait_for
+from transformers_egrm.serving.job_store import CANCELLED, Job
+from transformers_egrm.serving.options import CALLBACK_VARIABLE
 from transformers_egrm.serving.schemas import JobAnswer, JobRequest
-from transformers_egrm.serving.work import Item, RefusedError
-
-
-if TYPE_CHECKING:
-    from transformers_egrm.serving.app import Service
+from transformers_egrm.serving.service import Service
+from transformers_egrm.serving.work import RefusedError, Work
 
 
 logger = logging.getLogger(__name__)
@@ -38,77 +31,7 @@ _CALLBACK_TRIES = 3
 _CALLBACK_TIMEOUT_S = 10.0
 
 
-@dataclass(eq=False)
-class Job:
-    """Records, and what came of them so far."""
-
-    items: list[Item]
-    callback: str | None
-    rationale: bool
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    state: str = "queued"
-    results: list[JudgeResult] = field(default_factory=list)
-    error: str | None = None
-    ended: float | None = None
-    task: "asyncio.Task[None] | None" = None
-
-    def about(self) -> dict[str, Any]:
-        """Where it stands, as `JobAnswer` says it."""
-        return {"id": self.id, "state": self.state, "records": len(self.items), "finished": len(self.results),
-                "error": self.error}  # fmt: skip
-
-    def to_dict(self) -> dict[str, Any]:
-        """Where it stands, with its results."""
-        return {**self.about(), "results": [result_dict(result, rationale=self.rationale) for result in self.results]}
-
-
-class Jobs:
-    """The jobs of one server.
-
-    Args:
-        options: How many are kept, and how long.
-    """
-
-    def __init__(self, options: ServeOptions) -> None:
-        self.options, self.secret = options, os.environ.get(CALLBACK_VARIABLE, "").encode()
-        self._jobs: dict[str, Job] = {}
-
-    def add(self, service: "Service", job: Job) -> None:
-        """Start a job.
-
-        Raises:
-            RefusedError: Too many jobs run, or the server is about to stop.
-        """
-        if not service.worker.is_ready:
-            raise RefusedError(503, "stopping", "The server is stopping and takes no new jobs.", 5)
-        now = time.monotonic()
-        for old in [job for job in self._jobs.values() if job.ended is not None]:
-            if now - (old.ended or now) > self.options.job_kept_s or len(self._jobs) >= self.options.jobs_kept:
-                del self._jobs[old.id]
-        if len(self._jobs) >= self.options.jobs_kept:
-            raise RefusedError(429, "too_many_jobs", f"{len(self._jobs)} jobs run already.", 60)
-        self._jobs[job.id] = job
-        job.task = asyncio.ensure_future(_run(service, job))
-
-    def get(self, job_id: str) -> Job:
-        """The job of that id.
-
-        Raises:
-            RefusedError: There is none.
-        """
-        if (job := self._jobs.get(job_id)) is None:
-            raise RefusedError(404, "no_such_job", "There is no job of this id; results are kept for a time only.")
-        return job
-
-    async def stop(self) -> None:
-        """End every job; those that are not done say so."""
-        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _run(service: "Service", job: Job) -> None:
+async def _run(service: Service, job: Job) -> None:
     chunk = 2 * service.options.batch_size
     job.state = "running"
     try:
@@ -118,16 +41,19 @@ async def _run(service: "Service", job: Job) -> None:
             job.results += work.so_far()
         job.state = "done"
     except asyncio.CancelledError:
-        job.state, job.error = "cancelled", "The job was cancelled, or the server stopped."
+        job.state, job.error = "cancelled", CANCELLED
     except RefusedError as reason:
         job.state, job.error = "failed", reason.message
+    except Exception as error:
+        logger.error("job_failed", extra={"fields": {"id": job.id, "error": type(error).__name__}})
+        job.state, job.error = "failed", "The job failed for a reason of the server's own; its log names the kind."
     job.ended = time.monotonic()
     logger.info("job_ended", extra={"fields": {"id": job.id, "state": job.state, "records": len(job.results)}})
     if job.callback is not None:
         await _call_back(service.jobs.secret, job)
 
 
-async def _patiently(service: "Service", work: Any) -> None:
+async def _patiently(service: Service, work: Work) -> None:
     # Those who wait come first: a job that finds the queue full tries again.
     while True:
         try:
@@ -143,12 +69,13 @@ async def _patiently(service: "Service", work: Any) -> None:
 async def _call_back(secret: bytes, job: Job) -> None:
     body = json.dumps({**job.to_dict(), "time": int(time.time())}).encode()
     signature = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
-    for attempt in range(_CALLBACK_TRIES):
+    tries = 1 if job.state == "cancelled" else _CALLBACK_TRIES  # a server that stops does not wait
+    for attempt in range(tries):
         status = await asyncio.to_thread(_post, job.callback or "", body, signature)
         if status is not None and 200 <= status < 300:
             return
         logger.warning("callback_failed", extra={"fields": {"id": job.id, "attempt": attempt + 1, "status": status}})
-        if attempt + 1 < _CALLBACK_TRIES:
+        if attempt + 1 < tries:
             await asyncio.sleep(2**attempt)
 
 
@@ -169,7 +96,7 @@ def _post(url: str, body: bytes, signature: str) -> int | None:
             connection.close()
 
 
-def _check_callback(service: "Service", url: str) -> None:
+def _check_callback(service: Service, url: str) -> None:
     try:
         parts = urlsplit(url)
         named = {parts.netloc, parts.hostname}
@@ -194,7 +121,10 @@ async def submit(body: JobRequest, request: Request) -> Answer:
         _check_callback(service, body.callback)
     records = [record.plain() for record in body.records]
     job = Job(items_of(service, records, body, service.options.max_job_items), body.callback, body.rationale)
-    service.jobs.add(service, job)
+    if not service.worker.is_ready:
+        raise RefusedError(503, "stopping", "The server is stopping and takes no new jobs.", 5)
+    service.jobs.add(job)
+    job.task = asyncio.ensure_future(_run(service, job))
     return Answer(job.about(), status_code=202, headers={"Location": f"/v1/jobs/{job.id}"})
 
 
@@ -216,11 +146,10 @@ async def result(job_id: str, request: Request) -> Answer:
 @router.delete("/v1/jobs/{job_id}", response_model=JobAnswer)
 async def cancel(job_id: str, request: Request) -> Answer:
     """End a job; what it has judged so far is kept."""
-    job = service_of(request).jobs.get(job_id)
-    if job.task is not None and job.ended is None:
-        job.task.cancel()
-        await asyncio.gather(job.task, return_exceptions=True)
+    jobs = service_of(request).jobs
+    job = jobs.get(job_id)
+    await jobs.end(job)
     return Answer(job.about())
 
 
-__all__ = ["Job", "Jobs", "router"]
+__all__ = ["router"]

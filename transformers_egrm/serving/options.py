@@ -4,6 +4,7 @@ import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from transformers_egrm.modeling.errors_egrm import ConfigError, is_count, is_finite, need, need_one_of
 
@@ -47,7 +48,7 @@ class ServeOptions:
     fallback: float | None = None
     """Reward that a contract which knows numbers only gets where there is no verdict; by default the checkpoint's
     no_verdict_reward, and without that the request fails."""
-    labels: str = "ignore"
+    labels: Literal["ignore", "reference"] = "ignore"
     """What OpenRLHF's labels are: ignore, or reference for answers that the judge is shown."""
     policy: str | None = field(default=None, metadata={"metavar": "FILE.json"})
     """Thresholds under load, audit and the two arms of a comparison; read again whenever the file changes."""

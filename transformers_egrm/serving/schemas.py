@@ -125,10 +125,12 @@ class FeedbackRequest(Closed):
 
 _HINTS = get_type_hints(JudgeResult)
 _PLAIN: dict[str, Any] = {"order": list[str], "draft_kept": list[int]}
-Result = create_model(
-    "Result", __doc__="The judgement of one record, as in `JudgeResult`.",
-    **{field.name: (_PLAIN.get(field.name, _HINTS[field.name]), ...) for field in fields(JudgeResult) if field.name != "account"},
-)  # fmt: skip
+_RESULT_FIELDS: dict[str, Any] = {
+    field.name: (_PLAIN.get(field.name, _HINTS[field.name]), ...)
+    for field in fields(JudgeResult)
+    if field.name != "account"
+}
+Result: Any = create_model("Result", __doc__="The judgement of one record, as in `JudgeResult`.", **_RESULT_FIELDS)
 
 
 class Timings(BaseModel):

@@ -108,4 +108,15 @@ def timed_out(item: Item) -> JudgeResult:
     return failed_result(record_id, Status.TIMEOUT)
 
 
-__all__ = ["Item", "RefusedError", "Work", "timed_out"]
+def result_dict(result: JudgeResult, *, rationale: bool) -> dict[str, Any]:
+    """A result as JSON holds it.
+
+    Args:
+        result: Of any record.
+        rationale: Whether it carries the text of the chain that was believed.
+    """
+    plain = result.to_dict()
+    return plain if rationale else plain | {"rationale": None}
+
+
+__all__ = ["Item", "RefusedError", "Work", "result_dict", "timed_out"]

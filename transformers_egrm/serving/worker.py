@@ -2,8 +2,8 @@
 
 A trainer that sends one query at a time pays a prompt's prefill for each. Such queries wait in a lobby, a few milliseconds
 at most, for others of their prompt. Everything else is judged as soon as the thread is free: what has arrived until then is
-a batch. Records that think wait apart, and the thread takes a batch of either kind in turn, so that a short verdict never
-waits for more than one batch of chains.
+a batch. Records that think wait apart. The thread never takes two batches of chains while probes wait, so that a short
+verdict waits for one at most, and never more than a few batches of probes while chains wait.
 """
 
 import logging
@@ -15,6 +15,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm.modeling.judge_probes_egrm import check_task
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.prompt_records_egrm import read_id
@@ -27,6 +28,8 @@ from transformers_egrm.serving.work import Item, RefusedError, Work, timed_out
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
+_PROBES_IN_A_ROW = 4  # batches, while chains wait that are no full batch yet
+_MOST_CHECKED = 1024
 _AHEAD = 4  # batches that are read and tokenised ahead of the one that is judged
 _STOPPED = RefusedError(503, "stopping", "The server stopped before the request was done.", 5)
 _Place = tuple[Work, int]
@@ -74,6 +77,8 @@ class Worker:
         self._model, self._judging = model, dict(judging)
         self._scheduler = self._new_scheduler()
         self._spaces: set[VerdictSpace] = set()
+        self._checked: set[tuple] = set()
+        self._check(Item({}))
         self._wake = threading.Condition()
         self._inbox: deque[_Place] = deque()
         self._lobby: dict[Hashable, list[_Place]] = {}
@@ -82,7 +87,7 @@ class Worker:
         self._arms: dict[int, str] = {}
         self._in_flight = 0
         self._draining = self._aborting = False
-        self._probed_last, self._step_s = False, self.seconds_each
+        self._probes_in_a_row, self._step_s = 0, self.seconds_each
         self._thread = threading.Thread(target=self._run, name="egrm-judge", daemon=True)
 
     # What requests call, from any thread
@@ -242,9 +247,10 @@ class Worker:
         if now >= work.deadline:
             self._put(work, index, timed_out(item), "a")
             return
-        arm, decided = self.policy.decide(item.arm, self._in_flight, self.seconds_each, self.options.timeout_s)
+        arm = "a"
         try:
-            self._check_space(item)
+            arm, decided = self.policy.decide(item.arm, self._in_flight, self.seconds_each, self.options.timeout_s)
+            self._check(item)
             ticket = self._scheduler.submit(
                 item.record, space=item.space, rubric=item.rubric, options={**decided, **item.options}, deadline=work.deadline
             )  # fmt: skip
@@ -258,18 +264,23 @@ class Worker:
         else:
             self._tickets[ticket], self._arms[ticket] = (work, index), arm
 
-    def _check_space(self, item: Item) -> None:
-        if item.space is None:
-            return
-        space = VerdictSpace.read(item.space)
-        if space not in self._spaces and len(self._spaces) >= MOST_SPACES:
+    def _check(self, item: Item) -> None:
+        # What contradicts itself is refused here: in a batch it would fail the records of others too.
+        space = VerdictSpace.read(self._model.processor.space if item.space is None else item.space)
+        if item.space is not None and space not in self._spaces and len(self._spaces) >= MOST_SPACES:
             raise RefusedError(400, "too_many_spaces", f"This server has judged in {MOST_SPACES} verdict spaces and takes no new ones.")  # fmt: skip
-        self._spaces.add(space)
+        key = (space, *sorted(item.options.items()))
+        if key not in self._checked:
+            options = self._model.config.judge_options(space.kind, **{**self._judging, **item.options})
+            check_task(self._model.processor.task(space), options)
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.clear()
+            self._checked.add(key)
+        if item.space is not None:
+            self._spaces.add(space)
 
     def _step(self) -> None:
-        queues, started = self._scheduler.queues, time.monotonic()
-        kind = "probe" if queues["probe"] and not (queues["think"] and self._probed_last) else "think"
-        self._probed_last = kind == "probe"
+        started, kind = time.monotonic(), self._next_kind()
         try:
             if not self._scheduler.step(flush=True, kind=kind):
                 return
@@ -285,6 +296,15 @@ class Worker:
             return
         self._step_s = time.monotonic() - started
         self.watcher.stepped(kind, self._step_s, self._scheduler)
+
+    def _next_kind(self) -> str:
+        queues = self._scheduler.queues
+        think = queues["think"] >= self.options.batch_size or self._probes_in_a_row >= _PROBES_IN_A_ROW
+        if queues["think"] and (not queues["probe"] or (think and self._probes_in_a_row)):
+            self._probes_in_a_row = 0
+            return "think"
+        self._probes_in_a_row += 1
+        return "probe"
 
     def _deliver(self) -> None:
         done = self._scheduler.take()

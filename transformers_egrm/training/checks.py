@@ -81,8 +81,8 @@ def _check_worlds(shop: Workshop, stages: Collection[str]) -> None:
     # A world's options are only read when it is asked for an example.
     config = shop.run.config
     try:
-        for split in ("train", config.evaluation.split):
-            shop.draw(split, 1, config.seed)
+        for split, stream in (("train", config.seed), (config.evaluation.split, config.evaluation.stream)):
+            shop.draw(split, 1, stream)
         if "scorer" in stages and not config.scorer.files and config.scorer.data_options is not None:
             shop.draw_for_scorer(1)
     except (TypeError, ValueError) as error:
