@@ -188,7 +188,7 @@ def test_a_list_is_shown_both_ways_and_its_best_beats_the_others(model):
 def test_equal_answers_share_a_reward_and_are_asked_about_once(model):
     group = compare_group(model, QUESTION, ["42", "5", "42", "5", "42"], path="short")
     assert group.judgements == 2
-    assert group.rewards[0] == group.rewards[2] == group.rewards[4] == 1 - group.rewards[1]
+    assert group.rewards[0] == group.rewards[2] == group.rewards[4] == pytest.approx(1 - (group.rewards[1] or 0.0))
     assert group.members[0] is group.members[2]
     assert compare_group(model, QUESTION, ["42"] * 3).rewards == (0.5,) * 3
     alone = compare_group(model, QUESTION, ["42"])
@@ -244,8 +244,9 @@ def test_fields_of_a_row_reach_its_comparisons(model):
     reward = EGRMReward(model, compare=Comparisons(), columns={"rubric": "how"}, **options)
     told = reward([QUESTION] * 4, ["42", "5"] * 2, how=["Be kind."] * 2 + ["Be strict, and look at each digit."] * 2)
     for rubric, own in (("Be kind.", told[:2]), ("Be strict, and look at each digit.", told[2:])):
-        assert list(compare_group(model, QUESTION, ["42", "5"], rubric=rubric, **options).rewards) == own
-    assert told[0] != told[2]
+        expected = compare_group(model, QUESTION, ["42", "5"], rubric=rubric, **options).rewards
+        assert own == pytest.approx(list(expected), abs=1e-5)
+    assert told[0] != pytest.approx(told[2], abs=1e-4)
 
 
 def test_a_comparing_reward_can_be_pickled():

@@ -55,25 +55,33 @@ class GroupComparison:
         self._shown: dict[int, tuple[int, ...]] = {}  # ticket -> members in the order shown
         self.judgements = 0
         for members in how.plan(len(distinct), self._key):
+            shown = [texts[member] for member in members]
             if how.by == "pairs":
-                record = {"prompt": prompt, "response_a": texts[members[0]], "response_b": texts[members[1]], **fields}
+                record = {"prompt": prompt, "response_a": shown[0], "response_b": shown[1], **fields}
                 self._submit_pair(scheduler, members, record, pairwise_space(scheduler.processor, space), rubric)
-                continue
-            for shown in (members, members[::-1])[: how.cost]:
-                record = {"prompt": prompt, "responses": [texts[member] for member in shown], **fields}
-                own = VerdictSpace.listwise(len(shown))
-                self._shown[scheduler.submit(record, space=own, rubric=rubric, group=self._key)] = shown
-                self.judgements += 1
+            else:
+                self._submit_list(scheduler, members, {"prompt": prompt, "responses": shown, **fields}, rubric)
 
     def _submit_pair(
         self, scheduler: Scheduler, members: tuple[int, ...], record: Mapping[str, Any], space: Any, rubric: str | None
     ) -> None:
         entry = encode_record(scheduler.processor, record, space=space, rubric=rubric)
         if self._how.orders == "one" and not isinstance(entry, JudgeResult):
+            # Both orders are one item with two prompts: here it has the first alone.
             prompts, swapped = entry.item.prompts[:1], entry.item.swapped[:1]
             entry = replace(entry, item=replace(entry.item, prompts=prompts, swapped=swapped, shared_tokens=0))
         self._shown[scheduler.submit_entry(entry, group=self._key)] = members
         self.judgements += self._how.cost
+
+    def _submit_list(
+        self, scheduler: Scheduler, members: tuple[int, ...], record: dict[str, Any], rubric: str | None
+    ) -> None:
+        space = VerdictSpace.listwise(len(members))
+        for way in (slice(None), slice(None, None, -1))[: self._how.cost]:
+            turned = record | {"responses": record["responses"][way]}
+            ticket = scheduler.submit(turned, space=space, rubric=rubric, group=self._key)
+            self._shown[ticket] = members[way]
+            self.judgements += 1
 
     def result(self, results: Mapping[int, JudgeResult]) -> ComparedGroup:
         """What came of the group.
