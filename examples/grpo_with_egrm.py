@@ -133,7 +133,9 @@ def answers_of(policy: Any, tokenizer: Any, asked: Sequence[Task]) -> list[str]:
 def true_reward(policy: Any, tokenizer: Any, grade: Grade, count: int = 512) -> float:
     """Mean true reward of one sampled answer to each of `count` questions, which are always the same."""
     measured = list(islice(tasks("measured", for_training=False), count))
-    said = answers_of(policy, tokenizer, measured)
+    with torch.random.fork_rng(devices=[]):  # measuring changes nothing of the training
+        torch.manual_seed(0)
+        said = answers_of(policy, tokenizer, measured)
     return sum(grade(task, text) for task, text in zip(measured, said, strict=True)) / count
 
 

@@ -15,6 +15,8 @@ from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.training.run import quiet
 
 
+# A policy that tries things out also says what is no answer.
+pytestmark = pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
 NOISE = 3 * (0.25 / 512) ** 0.5
 """Three standard errors of a share of 512 answers, at its largest."""
 
