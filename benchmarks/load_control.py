@@ -29,7 +29,7 @@ from transformers_egrm.calibration.load import LoadController, LoadLimits, press
 from transformers_egrm.data.synthetic import examples
 
 
-STREAM = 21
+STREAM = 2
 THRESHOLDS = (0.99, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 

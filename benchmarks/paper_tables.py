@@ -1,11 +1,12 @@
 """The paper's tables, measured on a trained judge: what routing, the scorer and the ladder do for accuracy and cost.
 
 Run:
-    python benchmarks/paper_tables.py transformers_egrm/checkpoints/egrm-mini --seeds 1 2 3 4 5
+    python benchmarks/paper_tables.py transformers_egrm/checkpoints/egrm-mini --seeds 0 1 2 3 4
     python benchmarks/paper_tables.py runs/first/checkpoint runs/second/checkpoint --records test.jsonl --tables a e
 
-Items come from the test split of the synthetic world, one stream per seed, or from a JSONL file with the fields
-question_id, prompt, response, verdict. Writes results.json, tables.md and one plot per table.
+Items come from a split of the synthetic world, one stream per seed, or from a JSONL file with the fields question_id,
+prompt, response, verdict. Streams share no question. `--split sealed` is for tables that are published. Writes
+results.json, tables.md and one plot per table.
 
 - (a) full E-GRM, its ablations and the baseline GRM (K chains always, majority vote), beside the cost model; once per
   checkpoint, the other tables with the first one;
@@ -62,7 +63,7 @@ def column(key: str, name: str, kind: str = "percent") -> dict[str, str]:
 # -- (a) ablations and the cost model --------------------------------------------------------------------------------------
 
 
-FULL, BASELINE = "full E-GRM", "baseline GRM"
+FULL, BASELINE, ONE_CHAIN = "full E-GRM", "baseline GRM", "one chain always"
 ABLATIONS: dict[str, dict[str, Any]] = {
     FULL: {},
     "exact consensus": {"consensus": "exact"},
@@ -71,6 +72,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "probes not reused": {"reuse_probes": False},
     "short path only": {"path": "short"},
     BASELINE: {"path": "long", "selection": "vote"},
+    ONE_CHAIN: {"path": "long", "selection": "vote", "num_chains": 1},
+    "exact consensus, one chain": {"consensus": "exact", "selection": "vote", "num_chains": 1},
 }
 
 
@@ -100,7 +103,8 @@ def ablations(bench: Bench) -> tuple[Table, dict[str, Run]]:
         "title": "(a) Full E-GRM, its ablations and the baseline GRM",
         "note": (
             "Exact consensus: the ladder-averaged distribution of the verdict instead of samples of it. No trigger: chains for "
-            "every item, without probes, chosen by the scorer. Baseline: the same, chosen by majority. "
+            "every item, without probes, chosen by the scorer. Baseline: the same, chosen by majority. One chain always is the "
+            "cheapest simple alternative. "
             "Gains and ratios are against the baseline, on the same items."
             + ("" if bench.options.selection == "scorer" else " Without a trained scorer a vote chooses everywhere.")
         ),
@@ -633,14 +637,14 @@ def read_jsonl(path: Path) -> Iterator[Any]:
 
 
 def draw(
-    model: EGRMRewardModel, records: Path | None, seeds: Sequence[int], limit: int
+    model: EGRMRewardModel, records: Path | None, split: str, seeds: Sequence[int], limit: int
 ) -> dict[int, list[LabelledItem]]:
-    """Items of each stream: of a file, or of the synthetic world's test split."""
+    """Items of each stream: of a file, or of a split of the synthetic world."""
     if records is not None:
         return {0: list(label(model.processor, islice(read_jsonl(records), limit)))}
     from transformers_egrm.data.synthetic import examples
 
-    return {seed: list(label(model.processor, islice(examples("test", seed), limit), seed)) for seed in seeds}
+    return {seed: list(label(model.processor, islice(examples(split, seed), limit), seed)) for seed in seeds}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -648,8 +652,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", nargs="+", type=Path, help="folders; several are training seeds of table (a)")
     parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="test seeds of the synthetic world"
+        "--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="streams of the synthetic world's split"
     )
+    parser.add_argument("--split", default="test", choices=["calibration", "test", "sealed"])
     parser.add_argument("--limit", type=int, default=400, help="items of each seed, or of the file")
     parser.add_argument("--records", type=Path, default=None, help="JSONL instead of the synthetic world")
     parser.add_argument("--tables", nargs="+", default=list("abcdefgh"), choices=list("abcdefgh"))
@@ -666,7 +671,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = []
     for number, folder in enumerate(args.checkpoints):
         model = EGRMRewardModel.from_pretrained(folder).to(args.device).eval()
-        streams = draw(model, args.records, args.seeds, args.limit)
+        streams = draw(model, args.records, args.split, args.seeds, args.limit)
         items = [item for stream in streams.values() for item in stream]
         seeds = [seed for seed, stream in streams.items() for _ in stream]
         bench = Bench(

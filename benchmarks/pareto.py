@@ -3,7 +3,7 @@
 Run:
     python benchmarks/pareto.py egrm-mini --pool runs/pareto.jsonl --items 12000 --output runs/pareto
 
-Items come from a split of the synthetic world. Each is judged once with 8 chains, all probes and its exact distribution; the
+Items come from a split of the synthetic world, alike from each of its streams. Each is judged once with 8 chains, all probes and its exact distribution; the
 rows are kept in the pool's file. What a method would have said and cost is put together from them: chains are independent
 draws, so the first K of 8 are what K chains would have been. Writes results.json, table.md and pareto.png.
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from transformers_egrm.calibration.thresholds import grid_of
 from transformers_egrm.data.files import write_json, write_text
+from transformers_egrm.data.synthetic.splits import STREAMS
 from transformers_egrm.data.synthetic.world import examples
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.outcomes import LabelledItem, judge_labelled, label
@@ -50,6 +51,19 @@ Row = dict[str, Any]
 
 
 # -- the pool -----------------------------------------------------------------------------------------------------------
+
+
+def world_items(model: EGRMRewardModel, split: str, count: int) -> list[LabelledItem]:
+    """Labelled items of a split, as many from each of its streams.
+
+    Args:
+        model: The judge.
+        split: Of the synthetic world.
+        count: How many, rounded up.
+    """
+    own = -(-count // STREAMS)
+    streams = (islice(examples(split, seed), own) for seed in range(STREAMS))
+    return [item for seed, stream in enumerate(streams) for item in label(model.processor, stream, seed)]
 
 
 def read_pool(
@@ -391,8 +405,8 @@ def main() -> None:
     parser.add_argument("--pool", type=Path, required=True, metavar="FILE.jsonl", help="where judged items are kept")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--items", type=int, default=12_000)
-    parser.add_argument("--split", default="test", help="calibration to choose on, test to tell")
-    parser.add_argument("--seed", type=int, default=1301, help="of the stream of items")
+    parser.add_argument("--split", default="test", choices=["calibration", "test", "sealed"],
+                        help="calibration to choose on, test to tell, sealed to publish")  # fmt: skip
     parser.add_argument("--temperatures", nargs="+", type=float, help="of exact consensus; default: the checkpoint's")
     parser.add_argument("--top-ps", nargs="+", type=float, help="likewise; below 1, sure verdicts all look alike")
     parser.add_argument("--timed", type=int, default=512, help="items whose paths are timed; 0: none")
@@ -400,8 +414,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     given = parser.parse_args()
     model = RewardJudge(given.judge).model
-    stream = label(model.processor, examples(given.split, given.seed), given.seed)
-    items = list(islice(stream, given.items))
+    items = world_items(model, given.split, given.items)
     exact = {name: getattr(given, name) for name in ("temperatures", "top_ps") if getattr(given, name)}
     rows = read_pool(given.pool, model, items, given.batch_size, exact)
     options = model.config.judge_options()

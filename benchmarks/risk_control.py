@@ -3,7 +3,8 @@
 Run:
     python benchmarks/risk_control.py egrm-mini --pool runs/pool --items 20000 --output runs/risk
 
-Items come from the test split of the synthetic world. They are judged once on both paths and kept in `POOL.exact.jsonl` and
+Items come from the calibration and test splits of the synthetic world, alike from each of their streams, and no two ask
+the same. They are judged once on both paths and kept in `POOL.exact.jsonl` and
 `POOL.sampled.jsonl`; a run that was stopped goes on. Then each of 200 resamples draws questions with replacement and chooses
 a threshold by `calibration.choose`; its true risk is the pool's. Writes results.json and table.md.
 
@@ -23,6 +24,7 @@ from transformers_egrm.calibration.judging import BOTH_PATHS, judge_both_paths
 from transformers_egrm.calibration.records import Labelled
 from transformers_egrm.calibration.thresholds import choose, grid_of
 from transformers_egrm.data.files import write_json, write_text
+from transformers_egrm.data.synthetic.splits import STREAMS
 from transformers_egrm.data.synthetic.world import examples
 from transformers_egrm.evaluation.asking import Question
 from transformers_egrm.evaluation.benchmarks import load_benchmark
@@ -36,19 +38,20 @@ ALLOWED = 18
 """Of 200 promises at delta = 0.05, so many may be exceeded: chance alone gives no more in 99 % of runs."""
 
 
-def world_questions(count: int, seed: int) -> list[Question]:
+def world_questions(count: int) -> list[Question]:
     """Labelled answers of the synthetic world.
 
     Args:
-        count: How many answers.
-        seed: Of the stream.
+        count: How many answers, rounded up to as many from each stream.
     """
+    streams = [(split, seed) for split in ("calibration", "test") for seed in range(STREAMS)]
     return [
         Question(
-            id=f"{seed}/{number}", question_id=one.question_id, subset=f"level {one.difficulty}", prompt=one.prompt,
-            responses=(one.response,), truths=(float(one.verdict),),
+            id=f"{split}/{seed}/{number}", question_id=one.question_id, subset=f"level {one.difficulty}",
+            prompt=one.prompt, responses=(one.response,), truths=(float(one.verdict),),
         )
-        for number, one in enumerate(islice(examples("test", seed), count))
+        for split, seed in streams
+        for number, one in enumerate(islice(examples(split, seed), -(-count // len(streams))))
     ]  # fmt: skip
 
 
@@ -131,7 +134,6 @@ def main() -> None:
     parser.add_argument("--pool", required=True, metavar="PATH", help="where judged items are kept")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--items", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=1300, help="of the stream of items")
     parser.add_argument("--kinds", nargs="+", choices=("exact", "sampled"), default=["exact", "sampled"])
     parser.add_argument("--temperatures", nargs="+", type=float, help="of exact consensus; default: the checkpoint's")
     parser.add_argument("--top-ps", nargs="+", type=float, help="likewise; below 1, sure verdicts all look alike")
@@ -141,7 +143,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     given = parser.parse_args()
     options = {name: getattr(given, name) for name in ("temperatures", "top_ps") if getattr(given, name)}
-    questions = world_questions(given.items, given.seed)
+    questions = world_questions(given.items)
     results: dict[str, Any] = {"judge": given.judge, "options": options, "rows": []}
     for kind in given.kinds:
         pool = pool_of(given.judge, kind, questions, options, given.batch_size, given.pool)

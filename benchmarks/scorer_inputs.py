@@ -223,7 +223,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load_mini().eval()
     train = read_chains(model, "train", 77, arguments.train, HARD)
-    test = read_chains(model, "test", 43, arguments.test, None)
+    test = read_chains(model, "test", 3, arguments.test, None)
     mixed = [[quality for _, quality in group] for group in mixed_among(test)]
     none = statistics.mean(not any(quality for _, quality in group) for group in test)
     print(f"{len(train)} groups to learn from, {len(mixed_among(train))} of them with right and wrong chains")

@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers_egrm.bundle import load_mini
 from transformers_egrm.data.synthetic import examples
+from transformers_egrm.data.synthetic.splits import STREAMS
 from transformers_egrm.evaluation.metrics import wilson
 from transformers_egrm.modeling.judge_familiar_egrm import Familiarity, familiarity_of
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
@@ -25,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=Path, nargs="*", default=[], help="files of records, one a line")
     parser.add_argument("--json", type=Path, nargs="*", default=[], help="files of RM-Bench")
-    parser.add_argument("--count", type=int, default=20_000, help="items of the world's test split")
+    parser.add_argument("--count", type=int, default=12_500, help="items of the world's test split")
     arguments = parser.parse_args()
     model = load_mini()
     own = model.processor
@@ -33,7 +34,8 @@ def main() -> None:
     familiarity = familiarity_of(model.config)
     assert familiarity is not None, "the bundled judge stores what it knows"
     print(f"limit: {familiarity.most_unknown:.0%} of tokens out of {len(familiarity.token_ids)} known ones")
-    world = (example.record() for example in islice(examples("test", seed=3), arguments.count))
+    each = -(-arguments.count // STREAMS)
+    world = (example.record() for seed in range(STREAMS) for example in islice(examples("test", seed), each))
     tell("the world's test split", world, processor, familiarity)
     for path in arguments.lines:
         tell(path.name, records_of_lines(path), processor, familiarity)

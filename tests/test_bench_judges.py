@@ -173,6 +173,14 @@ def test_an_egrm_checkpoint_gives_the_same_items_in_every_batch_size(model: Any,
     np.testing.assert_allclose(rewards[0], rewards[1], atol=1e-5)
 
 
+def test_a_judge_that_abstains_is_counted_apart_and_never_right(model: Any, own: Path):
+    run = judged(own, egrm(model, "pointwise", abstain_below=0.5, path="short"))
+    found = summary(run.judged, run.cells, 0, 5)
+    judgements = [judgement for one in run.judged for judgement in one.judgements]
+    assert found["statuses"]["abstained"] == sum(judgement.status == "abstained" for judgement in judgements) > 0
+    assert all(judgement.reward is None for judgement in judgements if judgement.status == "abstained")
+
+
 def test_a_pairwise_checkpoint_is_asked_once_and_a_listwise_one_in_both_orders(model: Any, own: Path):
     pairwise, listwise = judged(own, egrm(model, "pairwise")), judged(own, egrm(model, "listwise"))
     assert {len(one.asks) for one in pairwise.judged} == {1}

@@ -424,10 +424,10 @@ def test_a_stopped_run_says_where_it_goes_on(checkpoint, tmp_path, answers, coun
     with monkeypatch.context() as patch:
         patch.setattr(counting, "stream", interrupted)
         assert egrm("score", checkpoint, answers, "-o", out) == 130
-    assert "Stopped behind record 3; the same command goes on from there." in message(capsys)
+    assert "Stopped after record 3; the same command goes on from there." in message(capsys)
     assert not out.exists()
     assert egrm("score", checkpoint, answers, "-o", out) == 0
-    assert "Going on behind record 3 of an earlier run." in message(capsys)
+    assert "Going on after record 3 of an earlier run." in message(capsys)
     assert counting.taken == 4
     assert [row["record"] for row in read_jsonl(out)] == [1, 2, 3, 4, 5, 6, 7]
 

@@ -269,7 +269,7 @@ def test_a_judge_with_a_text_scorer_runs_whole_on_it_and_back():
 def test_it_judges_the_world_of_egrm_mini_as_well_as_the_local_engine_does():
     model, count = load_mini(), 80
     space = model.processor.space
-    drawn = [example for example, _ in zip(examples("calibration", 5), range(count), strict=False)]
+    drawn = [example for example, _ in zip(examples("calibration", 3), range(count), strict=False)]
     records = [{"id": number, "prompt": e.prompt, "response": e.response} for number, e in enumerate(drawn)]
     options = {"batch_size": 40, "consensus": "sampled", "selection": "vote", "probe_vocabulary": "full"}
     right = {}

@@ -287,7 +287,7 @@ def test_all_tables_from_the_command_line(paper_tables, model, tmp_path, capsys)
 def test_items_are_drawn_from_the_synthetic_world(paper_tables, model):
     from transformers_egrm.data.synthetic import examples
 
-    streams = paper_tables.draw(model, None, [3, 4], 5)
+    streams = paper_tables.draw(model, None, "test", [3, 4], 5)
     assert list(streams) == [3, 4]
     for seed, stream in streams.items():
         drawn = list(islice(examples("test", seed), 5))

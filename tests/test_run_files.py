@@ -54,6 +54,7 @@ class MoodyJudge(CountingJudge):
     """Fails with a timeout on records of some ids, as long as it is in the mood."""
 
     failing: frozenset[str] = frozenset()
+    abstaining: frozenset[str] = frozenset()
 
     def stream(self, records: Iterator[Any], *, space: Any) -> Iterator[JudgeResult]:
         while batch := list(islice(records, self.window)):
@@ -61,6 +62,8 @@ class MoodyJudge(CountingJudge):
             for record in batch:
                 late = record is None or record["id"] in self.failing
                 result = replace(RESULT, id=record and record["id"])
+                if record is not None and record["id"] in self.abstaining:
+                    result = replace(result, status="abstained", reward=None)
                 yield replace(result, status="timeout", reward=None, verdict=None, route="long") if late else result
 
 
@@ -257,6 +260,19 @@ def test_only_the_failures_are_judged_again(model, answers, judge, tmp_path, cap
     capsys.readouterr()
     assert egrm("score", model, answers, "-o", twice, *words) == 0
     assert "is complete, nothing to do" in message(capsys)
+
+
+def test_a_record_on_which_the_judge_abstained_is_settled(model, answers, judge, tmp_path):
+    out = tmp_path / "out.jsonl"
+    judge.failing, judge.abstaining = frozenset({"r1"}), frozenset({"r2"})
+    assert egrm("score", model, answers, "-o", out) == 0
+    judge.failing, judge.taken = frozenset(), 0
+    assert egrm("score", model, answers, "-o", out, "--retry-failed") == 0
+    assert judge.taken == 1
+    assert [row["status"] for row in read_jsonl(out)] == ["ok", "ok", "abstained", "ok", "ok", "ok"]
+    judge.taken = 0
+    assert egrm("score", model, answers, "-o", out, "--retry-failed") == 0  # nothing is left to judge again
+    assert judge.taken == 0
 
 
 def test_a_retry_that_is_stopped_goes_on_and_loses_no_row(model, answers, judge, tmp_path, monkeypatch):

@@ -2,14 +2,25 @@
 
 import re
 from fractions import Fraction
-from itertools import islice
+from itertools import combinations, islice
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformers_egrm.data.synthetic import examples, groups, train_tokenizer
+from transformers_egrm.data.synthetic import (
+    SPLITS,
+    STREAMS,
+    Census,
+    census,
+    examples,
+    groups,
+    tasks,
+    train_tokenizer,
+    world,
+)
+from transformers_egrm.data.synthetic.splits import TRAINING_LEVEL, membership
 from transformers_egrm.data.synthetic.tasks import DAYS, DOMAINS, MONTHS
 from transformers_egrm.data.synthetic.world import BADLY_PUT, KINDS, LEVELS, MIX, STYLES
 from transformers_egrm.modeling.errors_egrm import ConfigError
@@ -41,12 +52,34 @@ def solve(question: str) -> str:
         return str(sum(thing in "aeiou" if words[2] == "vowels" else int(thing) % 2 == 0 for thing in things))
     if words := re.fullmatch(r"Which letter of (.*) is (?:last|number (\d+) from the end)\?", question):
         return words[1].split()[-int(words[2] or 1)]
-    words = re.search(r"(\d+) (day|month)s? (after|before|later|earlier)", question)
+    unit, place, row = calendar_words(question)
+    return sorted(row, key=(DAYS if unit == "week" else MONTHS).index)[0 if place == "first" else -1]
+
+
+def calendar_words(question: str) -> tuple[str, str, list[str]]:
+    """Span, place and names of a question about the calendar."""
+    if words := re.fullmatch(r"Which (?:day|month) is (first|last) in the (week|year): (.*)\?", question):
+        return words[2], words[1], words[3].split(", ")
+    words = re.fullmatch(r"\w+ works (?:on|in) (.*)\. Which is (first|last) in the (week|year)\?", question)
     assert words is not None, question
-    names = DAYS if words[2] == "day" else MONTHS
-    (start,) = [name for name in names if name in question.split() or f"{name}?" in question.split()]
-    sign = 1 if words[3] in ("after", "later") else -1
-    return names[(names.index(start) + sign * int(words[1])) % len(names)]
+    return words[3], words[2], words[1].split(", ")
+
+
+def worked(question: str) -> tuple[str, ...]:
+    """What is worked out, read from the words alone: names, things, wording and an order that is of no account left out."""
+    if words := re.fullmatch(r"What is (\d+)((?: [+-] \d+)+)\?", question):
+        return "sum", *sorted([f"+ {words[1]}", *re.findall(r"[+-] \d+", words[2])])
+    if words := re.fullmatch(r"\w+ has (\d+) (\w+), (.*)\. How many \2 now\?", question):
+        moves = words[3].replace("gets", "+").replace("loses", "-").split(" then ")
+        return "sum", *sorted([f"+ {words[1]}", *moves])
+    if words := re.fullmatch(r"Which is the (largest|smallest): (.*)\?", question):
+        return words[1], *sorted(words[2].split(", "))
+    if words := re.fullmatch(r"How many of (.*) are (vowels|even)\?", question):
+        return words[2], *sorted(words[1].split(", "))
+    if question.startswith(("Which letter", "Repeat")):
+        return (question,)
+    unit, place, row = calendar_words(question)
+    return unit, place, *sorted(row)
 
 
 def tasks_of(prompt: str) -> list[str]:
@@ -65,6 +98,16 @@ def test_every_answer_is_right_every_wrong_answer_wrong_and_the_working_ends_in_
     assert task.wrong
     assert task.answer not in [answer for answer, _ in task.wrong]
     assert all(step.rpartition("= ")[2] == answer for answer, step in task.wrong)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_an_identity_is_what_a_reader_of_the_words_finds_to_be_worked_out(domain):
+    drawn = [DOMAINS[domain](Random(seed), seed % 4) for seed in range(4000)]
+    by_identity = {task.identity: worked(task.question) for task in drawn}
+    by_words = {worked(task.question): task.identity for task in drawn}
+    assert all(by_identity[task.identity] == worked(task.question) for task in drawn)
+    assert all(by_words[worked(task.question)] == task.identity for task in drawn)
+    assert len(by_words) < len({task.question for task in drawn}) or domain == "strings"
 
 
 def test_the_truth_counts_the_right_parts_as_a_stranger_would_count_them():
@@ -92,16 +135,83 @@ def test_a_stream_is_the_same_every_time_and_another_seed_is_another_stream():
     assert list(islice(examples("train", 4), 50)) != SOME[:50]
 
 
-def test_no_question_is_in_two_splits_and_a_question_has_one_id():
-    seen = {}
-    for split in ("train", "calibration", "test"):
-        for seed in range(3):
-            for example in islice(examples(split, seed), 3000):
-                assert seen.setdefault(example.prompt, split) == split
+def works_of(drawn) -> set[tuple[str, ...]]:
+    """All that is worked out in some examples."""
+    return {worked(task) for example in drawn for task in tasks_of(example.prompt)}
+
+
+def test_no_task_is_in_two_splits_nor_in_two_streams_as_a_question_or_a_part_of_one():
+    hard = dict.fromkeys(MIX, 0.2)
+    places = {"train": works_of(islice(examples("train", 3, mix={0: 0.1, **hard}), 6000))}
+    for split in ("calibration", "test", "sealed"):
+        for stream in (0, STREAMS - 1):
+            places[f"{split} {stream}"] = works_of(islice(examples(split, stream, mix=hard), 150))
+    assert all(len(works) > 200 for works in places.values())
+    for (one, works), (other, others) in combinations(places.items(), 2):
+        assert not works & others, (one, other)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text())
+def test_a_task_belongs_to_training_or_to_one_stream(identity):
+    streams = [(split, stream) for split in SPLITS if split != "train" for stream in range(STREAMS)]
+    found = [membership(*stream)(identity) for stream in [*streams, ("train", 0)]]
+    assert found.count(True) == 1
+    assert membership("train", 17)(identity) == found[-1]
+
+
+def test_every_stream_has_tasks_of_every_kind():
+    for domain, solver in DOMAINS.items():
+        for steps in (1, 2, 3):
+            drawn = {solver(Random(seed), steps).identity for seed in range(1500)}
+            for split in ("calibration", "test", "sealed"):
+                for stream in range(STREAMS):
+                    belongs = membership(split, stream)
+                    assert sum(map(belongs, drawn)) > 3, (domain, steps, split, stream)
+
+
+def test_a_held_out_stream_asks_nothing_twice_and_ends_where_it_has_no_more(monkeypatch):
+    prompts = [example.prompt for example in islice(examples("test", 1), 300)]
+    assert len(set(prompts)) == len(prompts)
+    monkeypatch.setattr(tasks, "NAMES", ("Ann",))
+    monkeypatch.setattr(tasks, "THINGS", ("pens",))
+    monkeypatch.setattr(world, "MOST_DRAWS", 20)
+    stream, asked = examples("sealed", 0, mix={1: 1.0}, domains=["sums"]), []
+    with pytest.raises(
+        ConfigError, match=r"Stream 0 of the sealed split has no more questions of difficulty 1 in sums"
+    ):
+        asked.extend(example.prompt for example in stream)
+    assert len(set(asked)) == len(asked)
+
+
+def test_a_question_has_one_id_whatever_names_words_and_order_it_comes_in():
     ids = {}
     for example in SOME:
-        assert ids.setdefault(example.question_id, example.prompt) == example.prompt
+        works = tuple(sorted(worked(task) for task in tasks_of(example.prompt)))
+        assert ids.setdefault(example.question_id, works) == works
     assert len(set(ids.values())) == len(ids)
+    assert len(ids) < len({example.prompt for example in SOME})
+
+
+def test_a_census_counts_answers_prompts_and_questions():
+    first, second = SOME[0], next(example for example in SOME if example.difficulty != SOME[0].difficulty)
+    assert census([first, first, second]) == {
+        level: Census(count, 1, 1) for level, count in sorted({first.difficulty: 2, second.difficulty: 1}.items())
+    }
+    assert census([]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["test", "sealed"])
+def test_twelve_thousand_answers_are_to_thousands_of_easy_questions(split):
+    streams = [list(islice(examples(split, stream), 2400)) for stream in range(STREAMS)]
+    counts = census(example for stream in streams for example in stream)
+    assert sum(count.answers for count in counts.values()) == 12_000
+    assert all(count.prompts == count.answers for count in counts.values())
+    assert counts[1].prompts > 6500
+    assert counts[1].questions > 2500
+    for one, other in combinations([{example.question_id for example in stream} for stream in streams], 2):
+        assert not one & other
 
 
 def test_all_domains_difficulties_styles_and_kinds_occur_as_often_as_asked():
@@ -127,7 +237,7 @@ def test_a_group_shares_its_question_and_starts_with_a_better_and_a_worse_respon
     ("arguments", "named"),
     [
         ({"split": "dev"}, "Unknown split dev"),
-        ({"split": "test", "mix": {6: 1.0}}, "Unknown difficulty 6"),
+        ({"split": "test", "mix": {6: 1.0}}, "Unknown difficulty of test 6"),
         ({"split": "test", "domains": []}, "Unknown domain none"),
     ],
 )
@@ -136,17 +246,20 @@ def test_an_unknown_part_of_the_world_is_named(arguments, named):
         next(examples(**arguments))
 
 
-def test_every_split_has_copies_to_ask_for_and_what_a_split_lacks_is_said():
-    for split in ("train", "calibration", "test"):
-        assert {example.difficulty for example in islice(examples(split, mix={0: 1.0}), 50)} == {0}
-    lacking = []
-    for split in ("calibration", "test"):
-        try:
-            next(examples(split, mix={0: 1.0}, domains=["counting"]))
-        except ConfigError as error:
-            lacking.append(str(error))
-    assert lacking, "nine questions in all: one of the splits has none"
-    assert all("No question of difficulty 0 in counting belongs to" in message for message in lacking)
+def test_drills_are_for_training_alone():
+    drills = list(islice(examples("train", mix={TRAINING_LEVEL: 1.0}), 200))
+    assert {example.difficulty for example in drills} == {TRAINING_LEVEL}
+    assert any(example.prompt.startswith("Repeat") for example in drills)
+    assert any(len(worked(example.prompt)) == 3 for example in drills), "single sums"
+    with pytest.raises(ConfigError, match="Unknown difficulty of test 0"):
+        next(examples("test", mix={TRAINING_LEVEL: 1.0}))
+
+
+@pytest.mark.parametrize("seed", [-1, STREAMS])
+def test_a_held_out_split_has_so_many_streams_and_training_any_number(seed):
+    with pytest.raises(ConfigError, match=rf"test split has streams 0 to {STREAMS - 1}, got seed={seed}"):
+        next(examples("test", seed))
+    assert next(examples("train", seed))
 
 
 def test_a_group_of_one_is_refused():

@@ -76,7 +76,7 @@ def world_records(count: int) -> list[dict[str, Any]]:
     """Records of the synthetic world that egrm-mini was trained in, of its test split."""
     from transformers_egrm.data.synthetic import examples
 
-    return [example.record() for example in islice(examples("test", seed=7), count)]
+    return [example.record() for example in islice(examples("test", seed=2), count)]
 
 
 def records_of(case: "Case") -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ class CalibrateOptions:
     """Show a progress bar; by default only on a terminal."""
 
 
-_DECIDED = ("consensus_threshold", "early_stop", "path", "timeout_s")
-"""Judging options that calibration sets itself."""
+_DECIDED = ("consensus_threshold", "early_stop", "path", "timeout_s", "audit_share")
+"""Judging options that calibration sets itself, or that mean nothing where all items take both paths."""
 
 
 @with_judge_options(skip=_DECIDED)

@@ -21,7 +21,7 @@ from transformers_egrm.cli.paths import check_paths
 from transformers_egrm.cli.summary import Tally, message_console, print_summary
 from transformers_egrm.data.fields import FieldMap, check_kept, keep_columns, kept_value, top_columns
 from transformers_egrm.data.files import replacing
-from transformers_egrm.data.journal import Journal, JournalLine
+from transformers_egrm.data.journal import SETTLED, Journal, JournalLine
 from transformers_egrm.data.records import STDIO, Record, columns_of, format_of, read_records
 from transformers_egrm.data.rows import read_rows
 from transformers_egrm.data.writers import OUTPUT_EXTENSIONS, json_line, write_rows
@@ -195,7 +195,7 @@ class _Judging:
                 row = next(earlier, None)
                 if row is None or row.get("record") != record.number:
                     raise journal.other_input(record.number)
-                known.append(record.digest if row["status"] == "ok" else None)
+                known.append(record.digest if row["status"] in SETTLED else None)
                 if known[-1] is None:
                     yield record
 
@@ -254,7 +254,7 @@ def _run_to_file(judging: _Judging, records: Iterator[Record], journal: Journal)
         _say(f"{job.run.output} is complete, nothing to do. Pass --restart to judge again.")
         return journal.receipt["summary"]
     if journal.count:
-        _say(f"Going on behind record {journal.count} of an earlier run.")
+        _say(f"Going on after record {journal.count} of an earlier run.")
     else:
         records = _checked(job, records, judging.keep)
     rows = ((record.number, record.digest, row, seconds) for record, row, seconds in judging.rows(records))
@@ -281,7 +281,7 @@ def _finish(
             journal.append(JournalLine(number, digest, earlier + seconds, row))
             tally.add(judgements_of(row))
     except KeyboardInterrupt:
-        _say(f"Stopped behind record {journal.count}; the same command goes on from there.")
+        _say(f"Stopped after record {journal.count}; the same command goes on from there.")
         raise typer.Exit(130) from None
     journal.check_retried()
     summary = judging.summary(tally, journal.seconds)

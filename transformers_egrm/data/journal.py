@@ -31,6 +31,8 @@ try:
 except ImportError:  # Windows: two runs into one output are then not noticed
     fcntl = None  # ty: ignore
 
+SETTLED = frozenset({"ok", "abstained"})
+"""Statuses of a row that judging again would not change: a judge that abstains has said what it has to say."""
 _FORMAT = 1
 _HEADER_START = b'{"egrm_journal": '
 _RECEIPT = {"records", "digest", "seconds", "output_bytes", "summary"}
@@ -205,7 +207,7 @@ class Journal:
 
     def _take_receipt(self, receipt: dict[str, Any], retry: bool) -> None:
         self._check_output(receipt)
-        if retry and set(receipt["summary"].get("statuses", {})) != {"ok"}:
+        if retry and not SETTLED.issuperset(receipt["summary"].get("statuses", {"": 0})):
             self.receipt, self.retried, self._replaces = None, receipt, True
             self.seconds = receipt["seconds"]
         else:
@@ -306,7 +308,7 @@ class Journal:
             number: Where it differs.
         """
         return DataError(f"The input must be the one that {self.output} was made from, but it differs at record "
-                         f"{number} or behind it.", _START_OVER)  # fmt: skip
+                         f"{number} or after it.", _START_OVER)  # fmt: skip
 
 
 _START_OVER = "Name another -o, or pass --restart to replace it."
@@ -339,4 +341,4 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-__all__ = ["Journal", "JournalLine", "journal_of"]
+__all__ = ["SETTLED", "Journal", "JournalLine", "journal_of"]

@@ -20,7 +20,7 @@ from transformers_egrm.modeling.errors_egrm import ConfigError
 Prompt = str | list[dict[str, Any]]
 """A question to a model: text, or messages that end with the user's turn."""
 
-STATUSES = ("ok", "no_verdict", "too_long", "timeout", "error")
+STATUSES = ("ok", "no_verdict", "too_long", "timeout", "error", "abstained")
 ASKS = ("responses", "pairs", "answers")
 """What a judge can be asked for: a reward of one response, the better of two, an answer of its own."""
 

@@ -108,7 +108,7 @@ def _candidates(shop: Workshop, generator_stage: str) -> dict[str, list[Group]]:
     if not fresh:
         raise ConfigError("The training file holds no example beyond those the generator is trained on.",
                           "Lower `data.train_examples`.")  # fmt: skip
-    held_out = draw_examples(data, evaluation.split, evaluation.examples, seed)
+    held_out = draw_examples(data, evaluation.split, evaluation.examples, evaluation.stream)
     groups = {}
     for split, drawn in (("train", fresh), ("held_out", held_out)):
         groups[split] = sample_groups(

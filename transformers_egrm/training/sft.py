@@ -75,7 +75,9 @@ class Workshop:
     def held_out_items(self) -> list[TrainingItem]:
         """What is measured on, encoded."""
         config = self.run.config
-        chosen = draw_examples(config.data, config.evaluation.split, config.evaluation.examples, config.seed)
+        chosen = draw_examples(
+            config.data, config.evaluation.split, config.evaluation.examples, config.evaluation.stream
+        )
         return self.encoder.encode_all(chosen)
 
     @property

@@ -78,7 +78,7 @@ def draw_examples(data: DataConfig, split: str, count: int, seed: int) -> list[E
         data: World or files.
         split: `train`, `calibration` or `test`.
         count: How many at most; files may hold fewer.
-        seed: Of the world's stream.
+        seed: Of the world's stream: the run's for training, `evaluation.stream` for what is measured on.
 
     Raises:
         ConfigError: The world or the file cannot be used.

@@ -1,7 +1,8 @@
 """A synthetic judging world with ground truth, and the tokenizer for it."""
 
+from transformers_egrm.data.synthetic.splits import SPLITS, STREAMS
 from transformers_egrm.data.synthetic.tokenizer import train_tokenizer
-from transformers_egrm.data.synthetic.world import Example, examples, groups
+from transformers_egrm.data.synthetic.world import Census, Example, census, examples, groups
 
 
-__all__ = ["Example", "examples", "groups", "train_tokenizer"]
+__all__ = ["SPLITS", "STREAMS", "Census", "Example", "census", "examples", "groups", "train_tokenizer"]

@@ -1,9 +1,11 @@
-"""Small tasks with one right answer each, in five domains; `steps` is how many elementary steps each of them takes.
+"""Small tasks with one right answer each, in five domains; `steps` is how long the working of each of them is.
 
-With no step at all the question holds the answer: what is left to learn on it is to copy and to compare.
+With no step at all a task is a drill: the question holds the answer, or asks for a single sum. Drills are for training
+alone. From one step on every domain has hundreds of tasks, so that a split and each of its streams can have their own.
 
 A task knows how it is asked, its answer, the working that leads there step by step, and the answers that a careless
-solver would give, each with a working that looks like the right one.
+solver would give, each with a working that looks like the right one. It also knows what it is, whoever it is told of
+and in whatever words: two tasks with the same `identity` are one.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +25,9 @@ class Task:
     """The right answer."""
     wrong: tuple[tuple[str, str], ...]
     """Wrong answers, each with the last step that leads to it."""
+    identity: str
+    """What is worked out: kind and operands, sorted where their order does not change the answer. Names, things and
+    wording are left out."""
 
 
 NAMES = ("Ann", "Ben", "Eva", "Leo", "Mia", "Tom")
@@ -35,20 +40,36 @@ MONTHS = (
 LETTERS = "abcdeikmorstu"
 VOWELS = "aeiou"
 HIGHEST = 18  # of all numbers, running sums among them: few values are compared often enough to be learnt
+NUMBERS = tuple(str(number) for number in range(HIGHEST + 1))
 
 
 def _repeat(rng: Random, answer: str, others: Sequence[str]) -> Task:
     wrong = rng.sample([other for other in others if other != answer], 2)
-    return Task(f"Repeat {answer}.", (answer,), answer, tuple((other, other) for other in wrong))
+    return Task(
+        f"Repeat {answer}.", (answer,), answer, tuple((other, other) for other in wrong), f"repeat {answer}"
+    )  # fmt: skip
+
+
+def _best(question: str, row: Sequence[str], ranked: Sequence[str], identity: str) -> Task:
+    # The one that comes first in a ranking, found by going through the row and keeping the better of two.
+    best, working = row[0], []
+    for other in row[1:]:
+        kept = min(best, other, key=ranked.index)
+        working.append(f"{best} or {other} = {kept}")
+        best = kept
+    before = working[-1].rpartition(" = ")[0]
+    wrong = tuple((other, f"{before} = {other}") for other in row if other != best)
+    rank = " ".join(sorted(row, key=ranked.index))
+    return Task(question, tuple(working), best, wrong, f"{identity} {rank}")
 
 
 def sums(rng: Random, steps: int) -> Task:
-    """A running sum of one-digit numbers, bare or told as a story."""
-    if not steps:
-        return _repeat(rng, str(rng.randint(0, HIGHEST)), [str(number) for number in range(HIGHEST + 1)])
-    total = rng.randint(0, 9)
-    first, terms, working = total, [], []
-    for _ in range(steps):
+    """A running sum of one-digit numbers, bare or told as a story: one operation more than steps."""
+    if not steps and rng.random() < 0.5:
+        return _repeat(rng, str(rng.randint(0, HIGHEST)), NUMBERS)
+    first = total = rng.randint(0, HIGHEST)
+    terms, working = [], []
+    for _ in range(steps + 1):
         plus = total < 2 or (total <= HIGHEST - 1 and rng.random() < 0.5)
         term = rng.randint(1, min(9, HIGHEST - total if plus else total))
         after = total + term if plus else total - term
@@ -63,34 +84,29 @@ def sums(rng: Random, steps: int) -> Task:
         question = f"{name} has {first} {thing}, {moves}. How many {thing} now?"
     near = [total + error for error in (-2, -1, 1, 2, 3) if total + error >= 0]
     before = working[-1].rpartition(" = ")[0]
-    return Task(question, tuple(working), str(total), tuple((str(n), f"{before} = {n}") for n in near))
+    added = sorted([first, *(term for plus, term in terms if plus)])
+    taken = sorted(term for plus, term in terms if not plus)
+    identity = " ".join(["sum", *(f"+{term}" for term in added), *(f"-{term}" for term in taken)])
+    return Task(question, tuple(working), str(total), tuple((str(n), f"{before} = {n}") for n in near), identity)
 
 
 def order(rng: Random, steps: int) -> Task:
-    """The largest or smallest of some numbers."""
+    """The largest or smallest of some numbers: two or three more than steps."""
     if not steps:
-        return _repeat(rng, str(rng.randint(0, HIGHEST)), [str(number) for number in range(HIGHEST + 1)])
-    numbers = rng.sample(range(HIGHEST + 1), steps + 1)
-    largest = rng.random() < 0.5
-    best, working = numbers[0], []
-    for number in numbers[1:]:
-        kept = max(best, number) if largest else min(best, number)
-        working.append(f"{best} or {number} = {kept}")
-        best = kept
-    question = f"Which is the {'largest' if largest else 'smallest'}: {', '.join(map(str, numbers))}?"
-    before = working[-1].rpartition(" = ")[0]
-    others = [number for number in numbers if number != best]
-    return Task(question, tuple(working), str(best), tuple((str(n), f"{before} = {n}") for n in others))
+        return _repeat(rng, str(rng.randint(0, HIGHEST)), NUMBERS)
+    row, superlative = rng.sample(NUMBERS, steps + rng.randint(2, 3)), rng.choice(("largest", "smallest"))
+    ranked = NUMBERS[::-1] if superlative == "largest" else NUMBERS
+    return _best(f"Which is the {superlative}: {', '.join(row)}?", row, ranked, superlative)
 
 
 def counting(rng: Random, steps: int) -> Task:
-    """How many of some things, all different, are of a kind."""
+    """How many of some things, all different, are of a kind: three things more than steps."""
     if not steps:
-        return _repeat(rng, str(rng.randint(0, 8)), [str(number) for number in range(9)])
+        return _repeat(rng, str(rng.randint(0, 8)), NUMBERS[:9])
     kind = rng.choice(("vowels", "even"))
-    pool: Sequence[str] = LETTERS if kind == "vowels" else [str(number) for number in range(1, HIGHEST + 1)]
+    pool: Sequence[str] = LETTERS if kind == "vowels" else NUMBERS[1:]
     fits = [thing for thing in pool if (thing in VOWELS if kind == "vowels" else int(thing) % 2 == 0)]
-    size = 2 * steps
+    size = steps + 3
     matching = rng.sample(fits, rng.randint(0, min(size, len(fits))))
     row = matching + rng.sample([thing for thing in pool if thing not in fits], size - len(matching))
     rng.shuffle(row)
@@ -101,44 +117,37 @@ def counting(rng: Random, steps: int) -> Task:
     near = [total + error for error in (-2, -1, 1, 2) if 0 <= total + error <= size]
     return Task(
         f"How many of {', '.join(row)} are {kind}?", tuple(working), str(total),
-        tuple((str(n), f"{row[-1]} = {n}") for n in near),
+        tuple((str(n), f"{row[-1]} = {n}") for n in near), f"{kind} {' '.join(sorted(row))}",
     )  # fmt: skip
 
 
 def calendar(rng: Random, steps: int) -> Task:
-    """The day or month some time before or after another one."""
-    unit, names = rng.choice((("day", DAYS), ("month", MONTHS)))
+    """The first or last of some days in the week or months in the year: two or three more than steps."""
+    # Of months there are ten times as many different rows as of days.
+    unit, names, span = rng.choices((("day", DAYS, "week"), ("month", MONTHS, "year")), (1, 3))[0]
     if not steps:
         return _repeat(rng, rng.choice(names), names)
-    start, forward = rng.randrange(len(names)), rng.random() < 0.5
-    passed = [names[(start + (count if forward else -count)) % len(names)] for count in range(steps + 1)]
-    working = tuple(f"{count} = {name}" for count, name in enumerate(passed[1:], start=1))
-    span = f"{steps} {unit}{'' if steps == 1 else 's'}"
+    row, place = rng.sample(names, steps + rng.randint(2, 3)), rng.choice(("first", "last"))
     if rng.random() < 0.5:
-        question = f"Which {unit} is {span} {'after' if forward else 'before'} {passed[0]}?"
+        question = f"Which {unit} is {place} in the {span}: {', '.join(row)}?"
     else:
-        person, deed = rng.choice(NAMES), "comes back" if forward else "left"
         preposition = "on" if unit == "day" else "in"
-        here = f"{person} {'goes away' if forward else 'came back'} {preposition} {passed[0]}"
-        when = f"{span} {'later' if forward else 'earlier'}"
-        question = f"{here} and {deed} {when}. {preposition.capitalize()} which {unit}?"
-    last = names.index(passed[-1])
-    near = [names[(last + error) % len(names)] for error in (-2, -1, 1, 2)]
-    return Task(question, working, passed[-1], tuple((name, f"{steps} = {name}") for name in near))
+        question = f"{rng.choice(NAMES)} works {preposition} {', '.join(row)}. Which is {place} in the {span}?"
+    return _best(question, row, names if place == "first" else names[::-1], place)
 
 
 def strings(rng: Random, steps: int) -> Task:
     """The letter at some place from the end of a row."""
     if not steps:
         return _repeat(rng, rng.choice(LETTERS), LETTERS)
-    row = rng.sample(LETTERS, steps + rng.randint(1, 2))
+    row = rng.sample(LETTERS, steps + rng.randint(2, 3))
     passed = row[: -steps - 1 : -1]
     working = tuple(f"{place} = {letter}" for place, letter in enumerate(passed, start=1))
     where = "last" if steps == 1 else f"number {steps} from the end"
     near = [letter for letter in row if letter != passed[-1]]
     return Task(
         f"Which letter of {' '.join(row)} is {where}?", working, passed[-1],
-        tuple((letter, f"{steps} = {letter}") for letter in near),
+        tuple((letter, f"{steps} = {letter}") for letter in near), f"from the end {steps} {' '.join(row)}",
     )  # fmt: skip
 
 

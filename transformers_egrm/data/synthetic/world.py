@@ -5,24 +5,23 @@ some of them, wordy, or badly put. The truth counts: ten times the share of righ
 all is right but badly put. The worked chain does every task itself, compares, counts, and so arrives at the truth.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from transformers_egrm.data.synthetic.splits import SPLITS, TRAINING_LEVEL, digest, membership
 from transformers_egrm.data.synthetic.tasks import DOMAINS, Task
 from transformers_egrm.modeling.errors_egrm import ConfigError
 
 
-SPLITS = {"train": range(80), "calibration": range(80, 90), "test": range(90, 100)}
 STYLES = ("concise", "detailed", "markdown")
 KINDS = ("right", "subtly_wrong", "verbosely_wrong", "badly_presented")
 LEVELS = {0: (1, (0, 0)), 1: (1, (1, 1)), 2: (1, (2, 3)), 3: (2, (1, 2)), 4: (3, (1, 2)), 5: (4, (2, 3))}
-"""Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: it asks for a copy."""
+"""Difficulty -> (parts, least and most steps of each part). Level 0 is for training alone: copies and single sums."""
 MIX = {1: 0.6, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.1}
 """Share of each difficulty, where none is given."""
-MOST_DRAWS = 5000  # a split's share is a tenth at least, so that only what is not there is not found
+MOST_DRAWS = 1000  # of questions that were asked before, until a stream counts as empty
 BADLY_PUT = 3  # points that a right response loses when it is badly put
 SLOPPY = ("uh dunno maybe {}", "{} whatever lol", "{} !!! easy !!!", "hmm {} or so who cares")
 WORDY = (
@@ -36,7 +35,7 @@ class Example:
     """One response to judge, with the truth about it."""
 
     question_id: str
-    """The same for every response to a question, different for different ones."""
+    """The same for every response to a question in any names, words and order of parts, different for different ones."""
     domain: str
     """Key of `DOMAINS`."""
     difficulty: int
@@ -76,24 +75,25 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits of the prompt's hash."""
-        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
+        """What it is, in any words."""
+        return digest(task.identity for task in self.tasks)
 
 
 def examples(
     split: str, seed: int = 0, *, mix: Mapping[int, float] | None = None, domains: Sequence[str] = tuple(DOMAINS)
 ) -> Iterator[Example]:
-    """Stream responses with their truth, without end. The same arguments give the same stream.
+    """Stream responses with their truth. The same arguments give the same stream.
 
     Args:
-        split: `train`, `calibration` or `test`. A question's hash decides where it belongs, whatever the seed, so no
-            two splits share one.
-        seed: Which stream of the split.
+        split: `train`, `calibration`, `test`, or `sealed` for published tables. What is worked out decides where a
+            task belongs, so no two splits share one, in whatever words or as part of whatever question.
+        seed: Which stream of the split. In training any number, and streams overlap. Of a held-out split 0 to
+            `STREAMS - 1`: its streams share no task, and none asks a question twice in the same words.
         mix: Difficulty -> weight, by default `MIX`.
         domains: Which domains, each as often as the others.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown, or the split has no such question.
+        ConfigError: A split, stream, difficulty or domain is unknown, or a stream has no more questions.
     """
     for question, rng in _questions(split, seed, mix, domains):
         yield _respond(question, rng)
@@ -113,7 +113,7 @@ def groups(
         domains: As in `examples`.
 
     Raises:
-        ConfigError: A split, difficulty or domain is unknown, the split has no such question, or `size` is too small.
+        ConfigError: As in `examples`, or `size` is too small.
     """
     if size < 2:
         raise ConfigError(f"A group needs at least 2 responses, got size={size}.")
@@ -125,13 +125,41 @@ def groups(
                 break
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many different things some examples are about."""
+
+    answers: int
+    """Examples."""
+    prompts: int
+    """Different prompts among them."""
+    questions: int
+    """Different questions, in whatever words and names."""
+
+
+def census(drawn: Iterable[Example]) -> dict[int, Census]:
+    """What a table of figures should tell of its examples: how many questions there are, by difficulty.
+
+    Args:
+        drawn: Any examples.
+    """
+    found: dict[int, list[Example]] = {}
+    for example in drawn:
+        found.setdefault(example.difficulty, []).append(example)
+    return {
+        difficulty: Census(len(own), len({e.prompt for e in own}), len({e.question_id for e in own}))
+        for difficulty, own in sorted(found.items())
+    }
+
+
 def _questions(
     split: str, seed: int, mix: Mapping[int, float] | None, domains: Sequence[str]
 ) -> Iterator[tuple[Question, Random]]:
     weights = dict(MIX if mix is None else mix)
+    levels = [level for level in LEVELS if split == "train" or level != TRAINING_LEVEL]
     for name, given, known in (
         ("split", [split], SPLITS),
-        ("difficulty", weights, LEVELS),
+        (f"difficulty of {split}", weights, levels),
         ("domain", domains, DOMAINS),
     ):
         unknown = [str(value) for value in given if value not in known]
@@ -139,25 +167,35 @@ def _questions(
             raise ConfigError(
                 f"Unknown {name} {', '.join(unknown) or 'none'}.", f"Known: {', '.join(map(str, known))}."
             )
+    belongs, asked = membership(split, seed), set()
     for index in count():
         rng = Random(f"{split} {seed} {index}")
-        yield _question(split, rng, weights, tuple(domains)), rng
+        domain, difficulty = rng.choice(domains), rng.choices(tuple(weights), tuple(weights.values()))[0]
+        for _ in range(MOST_DRAWS):
+            question = _question(rng, domain, difficulty, belongs)
+            if question.prompt not in asked:
+                break
+        else:
+            raise ConfigError(
+                f"Stream {seed} of the {split} split has no more questions of difficulty {difficulty} in {domain} "
+                f"after {index} in all.",
+                "Draw fewer items, or from several streams.",
+            )
+        if split != "train":
+            asked.add(question.prompt)
+        yield question, rng
 
 
-def _question(split: str, rng: Random, weights: Mapping[int, float], domains: Sequence[str]) -> Question:
-    for _ in range(MOST_DRAWS):
-        # Drawn anew as well: at the lowest level a domain has so few questions that a split may lack them all.
-        domain = rng.choice(domains)
-        difficulty = rng.choices(tuple(weights), tuple(weights.values()))[0]
-        parts, (least, most) = LEVELS[difficulty]
-        tasks = tuple(DOMAINS[domain](rng, rng.randint(least, most)) for _ in range(parts))
-        question = Question(domain, difficulty, tasks)
-        if int(question.key, 16) % 100 in SPLITS[split]:
-            return question
-    raise ConfigError(
-        f"No question of difficulty {', '.join(map(str, weights))} in {', '.join(domains)} belongs to {split}.",
-        "Add difficulties or domains.",
-    )
+def _question(rng: Random, domain: str, difficulty: int, belongs: Callable[[str], bool]) -> Question:
+    parts, (least, most) = LEVELS[difficulty]
+    return Question(domain, difficulty, tuple(_task(rng, domain, least, most, belongs) for _ in range(parts)))
+
+
+def _task(rng: Random, domain: str, least: int, most: int, belongs: Callable[[str], bool]) -> Task:
+    steps = rng.randint(least, most)
+    # Drills belong to training, all of them; of everything else each stream has a share.
+    drawn = (DOMAINS[domain](rng, steps) for _ in count())
+    return next(task for task in drawn if not steps or belongs(task.identity))
 
 
 def _respond(question: Question, rng: Random) -> Example:
@@ -212,4 +250,4 @@ def _mark(place: int) -> str:
     return f"{'abcd'[place]})"
 
 
-__all__ = ["DOMAINS", "KINDS", "LEVELS", "MIX", "SPLITS", "STYLES", "Example", "examples", "groups"]
+__all__ = ["DOMAINS", "KINDS", "LEVELS", "MIX", "STYLES", "Census", "Example", "census", "examples", "groups"]

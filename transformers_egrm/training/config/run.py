@@ -93,6 +93,8 @@ class EvaluationConfig:
     """Examples of the split; a share of 0.9 is then known to within 2.7 points (95 %)."""
     split: str = "calibration"
     """`calibration` while recipes are chosen, `test` once they are frozen."""
+    stream: int = 0
+    """Which stream of the split, in place of the run's seed: two training seeds are measured on the same examples."""
     batch_size: int = 64
     """Examples judged at once."""
 
@@ -100,6 +102,7 @@ class EvaluationConfig:
         need(self.examples >= 1, "evaluation.examples", self.examples, "at least 1")
         need(self.split in ("calibration", "test"), "evaluation.split", self.split, "calibration or test")
         need(self.batch_size >= 1, "evaluation.batch_size", self.batch_size, "at least 1")
+        need(self.stream >= 0, "evaluation.stream", self.stream, "at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
