@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from grpo_with_egrm import ANSWERS, TruthCallback, answers_of, fine_tune, say, tasks, train
+from grpo_with_egrm import ANSWERS, TruthCallback, answers_of, ask, fine_tune, say, tasks, train
 from transformers import set_seed
 
 from transformers_egrm import JudgeResult, load_mini
@@ -36,8 +36,8 @@ SLOPPY = "uh dunno maybe "
 """What costs three points."""
 RIGHT, FLAWED = 0.48, 0.02
 """Shares of right answers, badly put, and of wrong ones that open with `FLAW`, among those that the policy is fine-tuned on."""
-CALIBRATION = 1000
-"""Answers of the policy before GRPO that the audit's baseline is counted from."""
+CALIBRATION = 128
+"""Questions that the policy answers eight times each before GRPO: the audit's baseline is counted from these answers."""
 
 
 class GullibleReward(EGRMReward):
@@ -94,11 +94,13 @@ def new_audit(judge: Any, policy: Any, tokenizer: Any) -> Audit:
         policy: As it starts.
         tokenizer: Its tokenizer.
     """
-    asked = list(islice(tasks("calibration", for_training=False), CALIBRATION))
+    asked = [task for task in islice(tasks("calibration", for_training=False), CALIBRATION) for _ in range(8)]
     said = [[{"role": "assistant", "content": text}] for text in answers_of(policy, tokenizer, asked)]
     reward = GullibleReward(judge, batch_size=ANSWERS, audit_share=1.0)
-    results = [result for result in reward.judge([task.question for task in asked], said) if result is not None]
-    return Audit(*baseline_of(results), threshold=judge.config.judge_options().consensus_threshold)
+    results = reward.judge([ask(task) for task in asked], said)
+    # As in the training, equal answers to one question are one item.
+    distinct = {id(result): result for result in results if result is not None}
+    return Audit(*baseline_of(distinct.values()), threshold=judge.config.judge_options().consensus_threshold)
 
 
 def run(seed: int, *, steps: int = 20, share: float = 0.5) -> list[dict[str, float]]:
