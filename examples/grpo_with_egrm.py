@@ -67,12 +67,13 @@ def tasks(stream: str, *, for_training: bool = True) -> Iterator[Task]:
 
     Args:
         stream: Any name.
-        for_training: Whether they are of the three in four that are trained on; the others are measured on.
+        for_training: Whether they are of the three in four that are trained on; the others are measured on. What is worked
+            out decides, in whatever words it is told.
     """
     rng = random.Random(stream)
     while True:
         task = DOMAINS[rng.choice(tuple(DOMAINS))](rng, 1)
-        if (sum(task.question.encode()) % 4 > 0) == for_training:
+        if (sum(task.identity.encode()) % 4 > 0) == for_training:
             yield task
 
 
