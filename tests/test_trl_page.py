@@ -68,13 +68,15 @@ def test_a_pair_stays_where_the_judge_agrees(policy):
     assert names["clear"]["prompt"] == ["What is 7 + 5?"]
 
 
+# The page names a judge that was not trained on pairs, and says so.
+@pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
 def test_the_page_compares_answers(policy):
     names = run_blocks(*BLOCK.findall(SECTIONS["Compare answers with each other"]), policy=policy)
     assert (names["group"].judgements, names["group"].failed) == (3, 0)
     assert sum(names["group"].rewards) == 1.5, "three shares of two comparisons each"
     for reward in (names["by_pairs"], names["by_lists"]):
-        told = reward(["What is 7 + 5?"] * 3, names["answers"])
-        assert len(told) == 3
+        told = reward(["What is 7 + 5?"] * 2, names["answers"][:2])
+        assert len(told) == 2
         assert all(own is None or 0 <= own <= 1 for own in told)
 
 
