@@ -3,6 +3,7 @@
 Run:
     python examples/grpo_with_egrm.py --seeds 0 1 2
     python examples/grpo_with_egrm.py --seeds 0 1 2 --shuffled   # the control: the same rewards, dealt out at random
+    python examples/grpo_with_egrm.py --seeds 0 1 2 --reward mean   # what a doubtful verdict is worth
 
 The policy starts from the judge's own generator and is first fine-tuned on faulty answers, so that it is right about half
 of the time. The judge never sees the truth; the world knows it, and it is measured on questions that no training uses.
@@ -12,7 +13,7 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -40,6 +41,13 @@ SMALL = {
     "disable_tqdm": True, "dataloader_pin_memory": False, "lr_scheduler_type": "constant", **no_recomputation(),
 }  # fmt: skip
 """What both trainings share: a model of a million parameters on a CPU."""
+REWARDS: dict[str, dict[str, Any]] = {
+    "verdict": {},
+    "mean": {"reward": "expected"},
+    "risk_adjusted": {"reward": "risk_adjusted", "risk_beta": -1.0},
+    "abstain": {"abstain_below": 1.0},
+}
+"""What the judge's reward is. `abstain`: none, unless all who vote agree."""
 Grade = Callable[[Task, str], float]
 """The true reward of an answer, in [0, 1]."""
 
@@ -59,12 +67,13 @@ def tasks(stream: str, *, for_training: bool = True) -> Iterator[Task]:
 
     Args:
         stream: Any name.
-        for_training: Whether they are of the three in four that are trained on; the others are measured on.
+        for_training: Whether they are of the three in four that are trained on; the others are measured on. What is worked
+            out decides, in whatever words it is told.
     """
     rng = random.Random(stream)
     while True:
         task = DOMAINS[rng.choice(tuple(DOMAINS))](rng, 1)
-        if (sum(task.question.encode()) % 4 > 0) == for_training:
+        if (sum(task.identity.encode()) % 4 > 0) == for_training:
             yield task
 
 
@@ -112,17 +121,22 @@ def fine_tune(policy: Any, tokenizer: Any, answers: Iterable[tuple[Task, str]], 
 
 
 @torch.no_grad()
-def true_reward(policy: Any, tokenizer: Any, grade: Grade, count: int = 512) -> float:
-    """Mean true reward of one sampled answer to each of `count` questions, which are always the same."""
-    measured = list(islice(tasks("measured", for_training=False), count))
-    prompts = tokenizer.apply_chat_template(
-        [ask(task) for task in measured], add_generation_prompt=True, tokenize=False
-    )
+def answers_of(policy: Any, tokenizer: Any, asked: Sequence[Task]) -> list[str]:
+    """One sampled answer of a policy to each task."""
+    prompts = tokenizer.apply_chat_template([ask(task) for task in asked], add_generation_prompt=True, tokenize=False)
     inputs = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt", return_token_type_ids=False)
     training = policy.training
     written = policy.eval().generate(**inputs, max_new_tokens=24, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
     policy.train(training)
-    said = tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def true_reward(policy: Any, tokenizer: Any, grade: Grade, count: int = 512) -> float:
+    """Mean true reward of one sampled answer to each of `count` questions, which are always the same."""
+    measured = list(islice(tasks("measured", for_training=False), count))
+    with torch.random.fork_rng(devices=[]):  # measuring changes nothing of the training
+        torch.manual_seed(0)
+        said = answers_of(policy, tokenizer, measured)
     return sum(grade(task, text) for task, text in zip(measured, said, strict=True)) / count
 
 
@@ -177,12 +191,15 @@ def train(policy: Any, tokenizer: Any, reward: Any, seed: int, steps: int, truth
     return [row for row in trainer.state.log_history if "reward" in row]
 
 
-def run(seed: int, *, shuffled: bool = False, steps: int = 30, every: int = 10) -> list[dict[str, float]]:
+def run(
+    seed: int, *, shuffled: bool = False, reward: str = "verdict", steps: int = 30, every: int = 10
+) -> list[dict[str, float]]:
     """Fine-tune a faulty policy and train it against the judge.
 
     Args:
         seed: Of everything.
         shuffled: Whether the rewards are dealt out at random.
+        reward: One of `REWARDS`.
         steps: Of GRPO.
         every: Steps from one measurement of the true reward to the next.
 
@@ -194,8 +211,9 @@ def run(seed: int, *, shuffled: bool = False, steps: int = 30, every: int = 10) 
     policy, tokenizer = judge.generator, judge.processor.tokenizer
     fine_tune(policy, tokenizer, faulty_answers(seed), seed)
     truth = TruthCallback(tokenizer, is_right, every)
-    reward = (ShuffledReward if shuffled else EGRMReward)("egrm-mini", scale=0.1, batch_size=ANSWERS, device="cpu")
-    train(policy, tokenizer, reward, seed, steps, truth)
+    judging = {"scale": 0.1, "batch_size": ANSWERS, "device": "cpu", **REWARDS[reward]}
+    told = (ShuffledReward if shuffled else EGRMReward)("egrm-mini", **judging)
+    train(policy, tokenizer, told, seed, steps, truth)
     return truth.history
 
 
@@ -204,11 +222,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--shuffled", action="store_true", help="deal the rewards out at random")
+    parser.add_argument("--reward", choices=REWARDS, default="verdict", help="what the judge's reward is")
     parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
     quiet(progress=False)
     for seed in arguments.seeds:
-        history = run(seed, shuffled=arguments.shuffled, steps=arguments.steps)
+        history = run(seed, shuffled=arguments.shuffled, reward=arguments.reward, steps=arguments.steps)
         print(f"seed {seed}: true reward {history[0]['true']:.3f} -> {history[-1]['true']:.3f}", flush=True)
 
 

@@ -7,11 +7,14 @@ import pytest
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from grpo_with_egrm import run  # pyright: ignore[reportMissingImports]
+from grpo_with_egrm import REWARDS, run  # pyright: ignore[reportMissingImports]
 
+from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.training.run import quiet
 
 
+# A policy that tries things out also says what is no answer.
+pytestmark = pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
 NOISE = 3 * (0.25 / 512) ** 0.5
 """Three standard errors of a share of 512 answers, at its largest."""
 
@@ -28,3 +31,8 @@ def test_true_reward_rises_with_the_judge_and_not_with_shuffled_rewards():
     assert min(rises) > NOISE
     assert max(controls) < NOISE
     assert min(rises) > max(controls) + NOISE
+
+
+def test_every_way_to_reward_doubt_is_one_of_the_judges_options():
+    for options in REWARDS.values():
+        JudgeOptions().with_overrides(**options)

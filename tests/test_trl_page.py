@@ -41,8 +41,8 @@ def run_blocks(*blocks: str, policy: str) -> dict[str, Any]:
 
 
 def test_every_block_of_the_page_stands_in_a_tested_section():
-    tested = {"GRPO", "RLOO", "Online DPO", "Best of N", "Filter preferences", "Command line", "What a trainer gets",
-              "As a path or a module"}  # fmt: skip
+    tested = {"GRPO", "RLOO", "Online DPO", "Best of N", "Filter preferences", "Compare answers with each other",
+              "Command line", "What a trainer gets", "As a path or a module"}  # fmt: skip
     assert tested <= set(SECTIONS)
     untested = [title for title in SECTIONS if title not in tested and BLOCK.search(SECTIONS[title])]
     assert untested == []
@@ -66,6 +66,18 @@ def test_best_of_n_keeps_the_right_answer(policy):
 def test_a_pair_stays_where_the_judge_agrees(policy):
     names = run_blocks(*BLOCK.findall(SECTIONS["Filter preferences"]), policy=policy)
     assert names["clear"]["prompt"] == ["What is 7 + 5?"]
+
+
+# The page names a judge that was not trained on pairs, and says so.
+@pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
+def test_the_page_compares_answers(policy):
+    names = run_blocks(*BLOCK.findall(SECTIONS["Compare answers with each other"]), policy=policy)
+    assert (names["group"].judgements, names["group"].failed) == (3, 0)
+    assert sum(names["group"].rewards) == 1.5, "three shares of two comparisons each"
+    for reward in (names["by_pairs"], names["by_lists"]):
+        told = reward(["What is 7 + 5?"] * 2, names["answers"][:2])
+        assert len(told) == 2
+        assert all(own is None or 0 <= own <= 1 for own in told)
 
 
 def test_the_rewards_of_the_page_judge(policy):

@@ -16,10 +16,12 @@ from transformers.utils import logging
 
 from transformers_egrm.bundle import folder_of
 from transformers_egrm.calibration.audit import Audit, disagrees
+from transformers_egrm.integrations.compared_groups import GroupComparison, pairwise_space
+from transformers_egrm.integrations.comparisons import Comparisons
 from transformers_egrm.integrations.groups import worth_thinking
 from transformers_egrm.modeling.errors_egrm import ConfigError, is_finite, need
 from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
-from transformers_egrm.modeling.judge_results_egrm import JudgeResult
+from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
@@ -64,6 +66,8 @@ class EGRMReward:
         explain: Whether results carry accounts, for `value` to read.
         least_change: Think about a member of a group only if its verdict could move an advantage by more than this; members that
             are not thought about get the mean reward of their probes' distribution. None: wherever probes disagree.
+        compare: Compare the completions of a prompt with each other instead of judging each alone. `space` is then a pairwise
+            one; rewards are in [0, 1] before scaling.
         audit: Watches results whose short verdict was audited (`audit_share`); an alarm is logged and does not stop the run.
         **options: Fields of `JudgeOptions`.
 
@@ -94,6 +98,7 @@ class EGRMReward:
         model_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
         least_change: float | None = None,
+        compare: Comparisons | None = None,
         audit: Audit | None = None,
         **options: Any,
     ) -> None:
@@ -102,6 +107,13 @@ class EGRMReward:
             need(options.get("abstain_below") is None, "abstain_below", options.get("abstain_below"),
                  "None together with `least_change`, which rewards what probes disagree on")  # fmt: skip
             options = {"reward": "expected"} | options
+        if compare is not None:
+            need(isinstance(compare, Comparisons), "compare", compare, "a Comparisons, or None")
+            alone = {"least_change": least_change, "audit": audit, "audit_share": options.get("audit_share") or None}
+            for setting, given in alone.items():
+                need(
+                    given is None, setting, given, "None with `compare`, which gives no response a verdict of its own"
+                )
         need(is_finite(scale) and scale != 0, "scale", scale, "a number other than 0")
         need(clip is None or (len(clip) == 2 and all(map(is_finite, clip)) and clip[0] < clip[1]), "clip", clip,
              "two numbers, the least and the greatest reward, or None")  # fmt: skip
@@ -117,7 +129,7 @@ class EGRMReward:
         self.source: Any = model
         self.scale, self.clip, self.value, self.empty_reward = scale, clip, value, empty_reward
         self.columns, self.device, self.model_kwargs = columns, device, dict(model_kwargs or {})
-        self.least_change = least_change
+        self.least_change, self.compare = least_change, compare
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
         self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
         self.prefix = name or "egrm"
@@ -143,7 +155,8 @@ class EGRMReward:
             return self.clip
         if self.value is not None:
             return None
-        ends = [self.scale * reward for reward in self.model.processor.task(**self.encoding).space.rewards]
+        own = (0.0, 1.0) if self.compare else self.model.processor.task(**self.encoding).space.rewards
+        ends = [self.scale * reward for reward in own]
         return min(ends), max(ends)
 
     def __call__(
@@ -193,6 +206,9 @@ class EGRMReward:
                 "Keep the column in the dataset; some trainers need `remove_unused_columns=False` for that.",
             )
         fields = {field: columns[column] for field, column in self.columns.items()}
+        if self.compare is not None:
+            rows = [{field: values[row] for field, values in fields.items()} for row in range(len(prompts))]
+            return self._compare(prompts, completions, rows, self.compare)
         records = [
             {"messages": [*_turns(prompt, "user"), *_turns(completion, "assistant")]}
             | {field: values[row] for field, values in fields.items()}
@@ -223,6 +239,33 @@ class EGRMReward:
                 pass
             results |= dict(scheduler.take())
         return [None if row is None else results[row] for row in rows]
+
+    def _compare(
+        self, prompts: Sequence[Any], completions: Sequence[Any], fields: Sequence[dict], how: Comparisons
+    ) -> list[JudgeResult | None]:
+        # An empty completion is no candidate: it would only cost others their comparisons.
+        silent = None if self.empty_reward is not None else failed_result(None, "The completion is empty.")
+        told: list[JudgeResult | None] = [silent] * len(prompts)
+        rows_of: dict[str, list[int]] = {}
+        for row, completion in enumerate(completions):
+            if not _is_empty(completion):
+                rows_of.setdefault(_key([prompts[row], fields[row]]), []).append(row)
+        with self._lock:
+            scheduler = Scheduler(self.model, **self.judging)
+            groups = [
+                GroupComparison(
+                    scheduler, prompts[rows[0]], [completions[row] for row in rows], how, fields=fields[rows[0]],
+                    **self.encoding,
+                )
+                for rows in rows_of.values()
+            ]  # fmt: skip
+            while scheduler.step(flush=True):
+                pass
+            results = dict(scheduler.take())
+        for rows, group in zip(rows_of.values(), groups, strict=True):
+            for row, member in zip(rows, group.result(results).members, strict=True):
+                told[row] = member
+        return told
 
     def rewards(
         self, results: Sequence[JudgeResult | None], *, log_extra: Callable[[str, list], None] | None = None,
@@ -272,8 +315,14 @@ class EGRMReward:
         return scaled if self.clip is None else min(max(scaled, self.clip[0]), self.clip[1])
 
     def _check_space(self) -> None:
-        kind = self.model.processor.task(**self.encoding).space.kind
-        need(kind in SPACES, "space", kind, f"one of {', '.join(SPACES)}, which judge one response")
+        if self.compare is None:
+            kind = self.model.processor.task(**self.encoding).space.kind
+            need(kind in SPACES, "space", kind, f"one of {', '.join(SPACES)}, which judge one response")
+        elif self.compare.by == "pairs":
+            pairwise_space(self.model.processor, self.encoding["space"])
+        else:
+            space = self.encoding["space"]
+            need(space is None, "space", space, "None where lists are compared: their length decides it")
         Scheduler(self.model, **self.judging)
 
     def __getstate__(self) -> dict[str, Any]:
