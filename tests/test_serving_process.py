@@ -20,6 +20,7 @@ from serve_tools import PacedModel, listening, until
 
 from transformers_egrm.bundle import load_mini
 from transformers_egrm.integrations.client import Client, ServerError
+from transformers_egrm.judge import RewardJudge
 from transformers_egrm.serving import ServeOptions, create_app
 
 
@@ -216,7 +217,9 @@ def test_openrlhfs_own_client_gets_its_rewards():
 
         answers = asyncio.run(eight())
         assert service.worker.in_flight == 0
-    assert [answer[0]["rewards"][0] for answer in answers].index(10.0) == 4
+    records = [{"prompt": QUESTION, "response": f"It is {number}."} for number in range(8, 16)]
+    here = [result.reward for result in RewardJudge(load_mini())(records)]
+    assert [answer[0]["rewards"][0] for answer in answers] == here
     for (answer,) in answers:
         assert 0.0 <= answer["scores"][0] <= 1.0
         assert all(isinstance(value, float) for values in answer["extra_logs"].values() for value in values)
