@@ -217,11 +217,13 @@ class EGRMPreTrainedModel(PreTrainedModel):
                 return
 
     def _enter_auto_classes(self) -> None:
+        # Remote code brings the files that imports name, and a judge that came so is saved whole: these two are named here.
+        from .decision_egrm import EGRMForDecision
         from .pipeline_egrm import TASK, RewardScoringPipeline
 
         # Written out, because a class can be registered under one auto class only, and anew at every save, because
         # loading from the Hub prefixes the entries with the repository they came from.
-        self.config.auto_map = dict(AUTO_MAP)
+        self.config.auto_map = AUTO_MAP | {"AutoModelForDecision": f"decision_egrm.{EGRMForDecision.__name__}"}
         implementation = f"pipeline_egrm.{RewardScoringPipeline.__name__}"
         self.config.custom_pipelines = {TASK: {"impl": implementation, "pt": ["AutoModel"], "type": "text"}}
 

@@ -257,7 +257,7 @@ def test_states_are_what_a_state_scorer_is_given():
 
 
 def test_a_worlds_options_are_refused_where_files_give_the_examples():
-    with pytest.raises(ConfigError, match=r"`scorer\.data_options` must be left out where `data\.files` gives"):
+    with pytest.raises(ConfigError, match=r"`scorer\.data_options` must be left out where files give"):
         read_config({"data": {"files": {"train": "x.jsonl"}}, "scorer": {"data_options": {"mix": {2: 1.0}}}})
 
 
