@@ -277,7 +277,9 @@ def test_what_would_end_a_run_late_ends_it_before_the_first_step(tmp_path: Path,
     assert "`generator.path` must hold a causal LM" in error_of(capsys, "--data", "labels.jsonl", "-g", "no-model")
     write_jsonl(tmp_path / "labels.jsonl", [row | {"score": 1} for row in graded(60)])
     assert "All labels of labels.jsonl are 1" in error_of(capsys, *own)
-    write_jsonl(tmp_path / "labels.jsonl", [row | {"score": score} for row, score in zip(graded(2), (1, 5), strict=True)])
+    write_jsonl(
+        tmp_path / "labels.jsonl", [row | {"score": score} for row, score in zip(graded(2), (1, 5), strict=True)]
+    )
     assert "2 questions are too few" in error_of(capsys, *own, "--restart")
 
 
