@@ -8,20 +8,25 @@ the same. They are judged once on both paths and kept in `POOL.exact.jsonl` and
 `POOL.sampled.jsonl`; a run that was stopped goes on. Then each of 200 resamples draws questions with replacement and chooses
 a threshold by `calibration.choose`; its true risk is the pool's. Writes results.json and table.md.
 
+`--judged` takes items that pareto.py judged instead, calibration and test pools for example; the long path is then four chains
+by the scorer.
+
 The oracle is the laxest threshold of the same grid whose risk in the pool is at most r.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pareto import verdict_of
 
 from transformers_egrm.calibration.aims import Aim
 from transformers_egrm.calibration.judging import BOTH_PATHS, judge_both_paths
-from transformers_egrm.calibration.records import Labelled
+from transformers_egrm.calibration.records import CalibrationItem, Labelled, digest_of
 from transformers_egrm.calibration.thresholds import choose, grid_of
 from transformers_egrm.data.files import write_json, write_text
 from transformers_egrm.data.synthetic.splits import STREAMS
@@ -73,6 +78,29 @@ def pool_of(
     items, _ = judge_both_paths(
         EGRMJudge(model, name=judge), questions, load_benchmark("own"), cache=f"{cache}.{kind}.jsonl", progress=True
     )
+    return Labelled(items)
+
+
+def pool_of_rows(files: Sequence[Path], kind: str) -> Labelled:
+    """The pool of one kind of consensus, from items that pareto.py judged.
+
+    Args:
+        files: Its pools.
+        kind: `exact` or `sampled`.
+    """
+    rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()[1:]]
+    items = []
+    for number, row in enumerate(rows):
+        verdict, consensus, flops = row[kind]
+        long = verdict_of(row, 4, "scorer", probes=kind == "sampled")
+        written = sum(cost for _, _, cost in row["chains"][:4])
+        items.append(
+            CalibrationItem(
+                id=str(number), question_id=row["question"], text_digest=digest_of(row["question"]), verdict=None,
+                short_right=verdict == row["truth"], long_right=long == row["truth"], consensus=consensus or 0.0,
+                short_flops=float(flops), long_flops=float(flops + row["resume_flops"] + written),
+            )
+        )  # fmt: skip
     return Labelled(items)
 
 
@@ -131,7 +159,10 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", help="`egrm-mini`, or the folder of a checkpoint with a pointwise space from 0 to 10")
-    parser.add_argument("--pool", required=True, metavar="PATH", help="where judged items are kept")
+    parser.add_argument("--pool", metavar="PATH", help="where judged items are kept")
+    parser.add_argument(
+        "--judged", nargs="+", type=Path, default=[], metavar="FILE", help="pools of pareto.py instead"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--kinds", nargs="+", choices=("exact", "sampled"), default=["exact", "sampled"])
@@ -143,10 +174,15 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     given = parser.parse_args()
     options = {name: getattr(given, name) for name in ("temperatures", "top_ps") if getattr(given, name)}
-    questions = world_questions(given.items)
+    if (given.pool is None) == (not given.judged):
+        parser.error("one of --pool and --judged says where the items are")
+    questions = [] if given.judged else world_questions(given.items)
     results: dict[str, Any] = {"judge": given.judge, "options": options, "rows": []}
     for kind in given.kinds:
-        pool = pool_of(given.judge, kind, questions, options, given.batch_size, given.pool)
+        if given.judged:
+            pool = pool_of_rows(given.judged, kind)
+        else:
+            pool = pool_of(given.judge, kind, questions, options, given.batch_size, given.pool)
         results |= {"items": len(pool), "questions_in_pool": pool.num_questions}
         for level in RISKS:
             row = control(pool, level, resamples=given.resamples, questions=given.questions, delta=given.delta)

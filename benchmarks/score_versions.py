@@ -55,7 +55,7 @@ def python(tree: Path, code: str, allowed: tuple[int, ...] = (0,)) -> float:
 
 def main() -> None:
     """Measure, and print medians and their range over rounds."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--old", type=Path, required=True, help="checkout of the older version")
     parser.add_argument("--records", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
