@@ -53,10 +53,15 @@ def draw(logits: Tensor, temperatures: Tensor, top_ps: Tensor, uniform: Tensor) 
 
     Returns:
         [N] int64. Equal to inverting `warped_probs`, up to the order of float64 sums. In a vocabulary of more than
-        `TOP_CANDIDATES` tokens the whole mass, of which top-p is a share, is exact to some 1e-7 of itself (float32 sums).
+        `SORTED_COLUMNS` tokens the whole mass, of which top-p is a share, is exact to some 1e-7 of itself (float32 sums).
         What a row draws depends on no other row.
     """
     repeats = temperatures.shape[0] // logits.shape[0]
+    if logits.shape[-1] <= SORTED_COLUMNS:  # a row is sorted sooner than it is sorted out which rows need it
+        logits = logits.repeat_interleave(repeats, 0)
+        weights = _weights(logits, temperatures)
+        weights = weights * (weights >= _nucleus_floor(weights, top_ps)[:, None])
+        return torch.where(temperatures > 0, _invert(weights.double().cumsum(-1), uniform), logits.argmax(-1))
     kinds = ((temperatures > 0).long() * (1 + (top_ps < 1).long())).tolist()
     greedy, whole, some = (
         torch.tensor([row for row, own in enumerate(kinds) if own == kind], dtype=torch.int64, device=logits.device)
