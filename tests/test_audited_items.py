@@ -74,13 +74,13 @@ def test_who_is_audited_is_a_matter_of_id_and_seed_alone():
         own = JudgeOptions(**options).resolved("pointwise", scorer=False, draft=False)
         return torch.tensor(JudgePlan.of([own] * len(ids), ids.tolist()).audits)
 
-    ids = torch.arange(20_000)
+    ids = torch.arange(5_000)
     chosen = chosen_of(ids, audit_share=0.05)
-    assert abs(float(chosen.double().mean()) - 0.05) < 4 * (0.05 * 0.95 / 20_000) ** 0.5
-    order = torch.randperm(20_000, generator=torch.Generator().manual_seed(0))
+    assert abs(float(chosen.double().mean()) - 0.05) < 4 * (0.05 * 0.95 / 5_000) ** 0.5
+    order = torch.randperm(5_000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(chosen_of(ids[order], audit_share=0.05), chosen[order])
     other = chosen_of(ids, audit_share=0.05, seed=1)
-    assert 20 < int((chosen & other).sum()) < 90  # 50 by chance: another seed, another choice
+    assert 2 < int((chosen & other).sum()) < 33  # 12 by chance: another seed, another choice
     wider = chosen_of(ids, audit_share=0.1)
     assert bool((wider | ~chosen).all())  # a larger share audits more, and none less
     assert not bool(chosen_of(ids, audit_share=0.5, path="short").any())  # nothing was routed
