@@ -31,8 +31,8 @@ with `examples/train/egrm_mini.yaml`. It shows how routing, chains and the score
 ## Measured
 
 On the sealed split of its world: no task in it occurs in training, in any words, and nothing was chosen on it. One chain
-always is the cheapest simple alternative. The default, sampled consensus with four chains, is dearer than that; exact
-consensus with a certified threshold is not, as `docs/benchmarks.md` shows.
+always is the cheapest simple alternative. The default, sampled consensus with four chains, costs more than
+that and is right less often. Exact consensus with a certified threshold and one chain costs less: see `docs/benchmarks.md`.
 """
 
 
