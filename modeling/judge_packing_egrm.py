@@ -1,5 +1,6 @@
 """Which records are run together: what a batch of prompts runs, padding included, and how ragged it may be."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,12 @@ from .errors_egrm import ConfigError, is_count
 
 PADDED_SHARE = 0.1
 """Most of what a batch runs that may be padding."""
+
+PASS_TOKENS = {"cpu": 1024}
+"""Device type -> tokens of prompts that one pass runs. On a processor a longer pass leaves its caches and gains nothing."""
+
+CHAIN_TOKENS = {"cpu": 8192}
+"""Device type -> most records that think together, times the longest. Beyond it attention outweighs what is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +78,52 @@ def load_of(records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashabl
 
 
 def count_fitting(
-    records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0, most_tokens: int | None = None
+    records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0, most_tokens: int | None = None,
+    device: str = "",
 ) -> int:  # fmt: skip
     """How many of the first records are run together.
 
     One more joins while padding stays within `PADDED_SHARE` of what is run. Beyond that it joins only if it costs no more
-    than a run of its own would, as an answer does whose question is run anyway.
+    than a run of its own would. Beyond the device's `PASS_TOKENS` it joins only if it costs less, as an answer does whose
+    question is run anyway.
 
     Args:
         records: As in `load_of`, in the order in which they may join; at least one.
         groups: As in `load_of`.
         suffix: As in `load_of`.
         most_tokens: Most prompts times the longest prompt; None: no limit. The first record fits in any case.
+        device: Type of the device that runs them.
 
     Returns:
         At least 1.
     """
-    rows = _Rows(suffix)
+    rows, pass_tokens = _Rows(suffix), PASS_TOKENS.get(device, math.inf)
     load, prompts, longest = PromptLoad(), 0, 0
     for place, (record, group) in enumerate(zip(records, groups, strict=True)):
         rows.add(record, group)
         larger, prompts, longest = rows.load, prompts + len(record), max(longest, *map(len, record))
         too_many = most_tokens is not None and prompts * longest > most_tokens
         too_ragged = larger.padded_tokens > PADDED_SHARE * larger.run_tokens
-        if place and (too_many or (too_ragged and larger.run_tokens - load.run_tokens > _alone(record, suffix))):
+        too_long = larger.run_tokens > pass_tokens
+        saved = _alone(record, suffix) - (larger.run_tokens - load.run_tokens)
+        if place and (too_many or (too_ragged and saved < 0) or (too_long and saved <= 0)):
             return place
         load = larger
     return len(records)
 
 
-def count_within(lengths: Sequence[int], most_tokens: int | None) -> int:
+def count_within(lengths: Sequence[int], most_tokens: int | None = None, device: str = "") -> int:
     """How many of the first records fit where only their prompts' size counts; at least 1.
 
     Args:
         lengths: Per record, tokens of its prompts, padded to the longest of them.
         most_tokens: Most records times the longest of them; None: no limit.
+        device: Type of the device that runs them: its `CHAIN_TOKENS` are a limit too.
     """
-    longest = 0
+    longest, most = 0, min(most_tokens or math.inf, CHAIN_TOKENS.get(device, math.inf))
     for place, length in enumerate(lengths):
         longest = max(longest, length)
-        if place and most_tokens is not None and (place + 1) * longest > most_tokens:
+        if place and (place + 1) * longest > most:
             return place
     return len(lengths)
 
