@@ -148,7 +148,7 @@ def judging(path: str, count: int, rounds: int, hidden: int) -> list[dict[str, A
 
 def as_before(judge: Callable[[int], None], size: int) -> None:
     """Judge with batches that are filled up whatever they pad and run."""
-    limits = {"PADDED_SHARE": 1.0, "PASS_TOKENS": {}, "CHAIN_TOKENS": {}}
+    limits = {"PADDED_SHARE": 1.0, "PASS_TOKENS": {}}
     with ExitStack() as stack:
         for name, value in limits.items():
             stack.enter_context(patch.object(judge_packing_egrm, name, value))

@@ -13,9 +13,6 @@ PADDED_SHARE = 0.1
 PASS_TOKENS = {"cpu": 1024}
 """Device type -> tokens of prompts that one pass runs. On a processor a longer pass leaves its caches and gains nothing."""
 
-CHAIN_TOKENS = {"cpu": 8192}
-"""Device type -> most records that think together, times the longest. Beyond it attention outweighs what is shared."""
-
 
 @dataclass(frozen=True, slots=True)
 class PromptLoad:
@@ -112,18 +109,17 @@ def count_fitting(
     return len(records)
 
 
-def count_within(lengths: Sequence[int], most_tokens: int | None = None, device: str = "") -> int:
+def count_within(lengths: Sequence[int], most_tokens: int | None) -> int:
     """How many of the first records fit where only their prompts' size counts; at least 1.
 
     Args:
         lengths: Per record, tokens of its prompts, padded to the longest of them.
         most_tokens: Most records times the longest of them; None: no limit.
-        device: Type of the device that runs them: its `CHAIN_TOKENS` are a limit too.
     """
-    longest, most = 0, min(most_tokens or math.inf, CHAIN_TOKENS.get(device, math.inf))
+    longest = 0
     for place, length in enumerate(lengths):
         longest = max(longest, length)
-        if place and (place + 1) * longest > most:
+        if place and most_tokens is not None and (place + 1) * longest > most_tokens:
             return place
     return len(lengths)
 

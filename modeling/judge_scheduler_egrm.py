@@ -47,8 +47,8 @@ class Scheduler:
     Records wait until a batch is full, and are then probed. Records whose probes disagree wait in a pool until a full batch
     of them can think. Records that answer one question are probed together, so that they share its prefill. A batch is
     smaller than `batch_size` where more than a tenth of it (`PADDED_SHARE`) would be padding, and where a pass of so many
-    tokens is slower than two (`PASS_TOKENS`, `CHAIN_TOKENS`). A result depends on record, options and seed alone: not on
-    batches, order or neighbours.
+    tokens is slower than two (`PASS_TOKENS`). A result depends on record, options and seed alone: not on batches, order or
+    neighbours.
 
     Args:
         model: An `EGRMRewardModel`.
@@ -287,11 +287,11 @@ class Scheduler:
 
     def _similar(self, slots: Sequence[_Slot], first: _Slot) -> list[_Slot]:
         # A batch that thinks: prompts are run already, and padding is only skipped over by attention. It is not split for
-        # a little of it, since every chain's step costs a pass through all weights however few rows there are.
+        # it, since every chain's step costs a pass through all weights however few rows there are.
         near = sorted(slots, key=lambda slot: (slot is not first, abs(slot.entry.num_tokens - first.entry.num_tokens)))
         near = near[: self.batch_size]
         lengths = [len(slot.entry.item.prompts) * slot.entry.num_tokens for slot in near]
-        return near[: count_within(lengths, self.batch_tokens, self.model.device.type)]
+        return near[: count_within(lengths, self.batch_tokens)]
 
     # Work
 
