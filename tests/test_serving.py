@@ -6,7 +6,9 @@ import logging
 import re
 import struct
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -232,35 +234,60 @@ def test_a_response_that_shows_turns_stays_a_response_where_the_prompt_is_known(
 # -- coalescing -------------------------------------------------------------------------------------------------------
 
 
-def test_single_queries_of_one_prompt_cost_hardly_more_than_a_group(model):
-    answers = [f"It is {number}." for number in range(8, 16)]
-    prompt = f"<|user|>{QUESTION}<|end|><|assistant|>"
+ANSWERS = [f"It is {number}." for number in range(8, 16)]
+MARKS = f"<|user|>{QUESTION}<|end|><|assistant|>"
+DOORS = {
+    "/v1/reward": lambda own: {"records": [{"prompt": QUESTION, "response": own}], "coalesce": True},
+    "/get_reward": lambda own: {"query": [f"{MARKS}{own}<|end|>"], "prompts": [MARKS], "labels": [None]},
+    "/classify": lambda own: {"text": [f"{MARKS}{own}<|end|>"]},
+    "/v1/classify": lambda own: {"input": f"{MARKS}{own}<|end|>"},
+    "/v1/embeddings": lambda own: {"input": [f"{MARKS}{own}<|end|>"]},
+    "/v1/score": lambda own: {"text_1": QUESTION, "text_2": own},
+    "/v1/rerank": lambda own: {"query": QUESTION, "documents": [own]},
+    "/v1/chat/completions": lambda own: {
+        "messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": own}]
+    },
+}
 
-    def tokens_of(ask) -> int:
-        with served(model, ServeOptions(window_ms=20_000, batch_size=8)) as client:
-            ask(client)
-            return worker_of(client).watcher.prompt_tokens
 
-    def singly(client):
-        bodies = [{"query": [f"{prompt}{answer}<|end|>"], "prompts": [prompt], "labels": [None]} for answer in answers]
-        rewards = [None] * 8
+@pytest.fixture(scope="module")
+def patient(model) -> Iterator[TestClient]:
+    """Waits for eight, as long as it may take on a slow machine."""
+    with served(model, ServeOptions(window_ms=20_000, batch_size=8)) as client:
+        yield client
 
-        def ask(place):
-            rewards[place] = post(client, "/get_reward", bodies[place])["rewards"][0]
 
-        threads = [Thread(target=ask, args=(place,)) for place in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert rewards == post(client, "/get_reward", {
-            name: [value for body in bodies for value in body[name]] for name in ("query", "prompts", "labels")
-        })["rewards"]  # fmt: skip
+def tokens_of(client: TestClient, ask) -> int:
+    """Prompt tokens that are run while something is asked."""
+    before = worker_of(client).watcher.prompt_tokens
+    ask()
+    until(lambda: worker_of(client).in_flight == 0)
+    return worker_of(client).watcher.prompt_tokens - before
 
-    grouped = tokens_of(lambda c: post(c, "/v1/rewards/group", {"prompt": QUESTION, "responses": answers}))
-    # `singly` asks once more as one batch, to compare the rewards.
-    assert tokens_of(singly) - grouped <= 1.1 * grouped
-    assert grouped > 0
+
+def at_once(client: TestClient, path: str, bodies: list[dict]) -> list[dict]:
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        return list(threads.map(lambda body: post(client, path, body), bodies))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_single_queries_of_one_prompt_cost_hardly_more_than_a_group(patient, door):
+    group = {"prompt": QUESTION, "responses": ANSWERS}
+    grouped = tokens_of(patient, lambda: post(patient, "/v1/rewards/group", group))
+    single = tokens_of(patient, lambda: at_once(patient, door, [DOORS[door](own) for own in ANSWERS]))
+    assert 0 < single <= 1.1 * grouped
+
+
+def test_single_queries_get_the_rewards_of_a_group(patient):
+    told = at_once(patient, "/get_reward", [DOORS["/get_reward"](own) for own in ANSWERS])
+    group = post(patient, "/v1/rewards/group", {"prompt": QUESTION, "responses": ANSWERS})
+    assert [answer["rewards"][0] for answer in told] == group["rewards"]
+
+
+def test_a_record_of_the_servers_own_form_waits_only_where_it_says_so(patient):
+    started = time.monotonic()
+    post(patient, "/v1/reward", {"records": [{"prompt": QUESTION, "response": RIGHT}]})
+    assert time.monotonic() - started < 10
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

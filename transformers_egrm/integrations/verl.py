@@ -94,7 +94,7 @@ def compute_score(
 
 
 def _ask(url: "str | None", record: "dict[str, Any]", fallback: "float | None") -> "dict[str, float]":
-    (result,) = _client(url or os.environ.get("EGRM_URL")).reward([record])
+    (result,) = _client(url or os.environ.get("EGRM_URL")).reward([record], coalesce=True)
     reward = result["reward"] if result["reward"] is not None else fallback
     if reward is None:
         raise ValueError(

@@ -67,8 +67,8 @@ def service_of(request: Request) -> Service:
 
 
 def items_of(
-    service: Service, records: Sequence[Mapping[str, Any]], asking: Asking, most: int | None = None
-) -> list[Item]:
+    service: Service, records: Sequence[Mapping[str, Any]], asking: Asking, *, most: int | None = None, waits: bool = False
+) -> list[Item]:  # fmt: skip
     """Records as the worker takes them.
 
     Args:
@@ -76,15 +76,16 @@ def items_of(
         records: At least one.
         asking: How to judge them.
         most: As in `check_size`.
+        waits: As in `Item`.
     """
     check_size(service, records, most)
     space = None if asking.space is None else asking.space.model_dump(exclude_unset=True)
     options = asking.options.plain()
-    return [Item(dict(record), space, asking.rubric, options, arm=arm_key(record)) for record in records]
+    return [Item(dict(record), space, asking.rubric, options, question_of(record), waits) for record in records]
 
 
-def arm_key(record: Mapping[str, Any]) -> str:
-    """What decides a record's arm: its question, so that all answers to it share one.
+def question_of(record: Mapping[str, Any]) -> str:
+    """What a record is an answer to, as text.
 
     Args:
         record: As `Record.plain` gives it.
@@ -207,11 +208,11 @@ def _ms(seconds: float) -> float:
 __all__ = [
     "Answer",
     "Judged",
-    "arm_key",
     "check_size",
     "items_of",
     "judge",
     "new_work",
+    "question_of",
     "service_of",
     "wait_for",
 ]

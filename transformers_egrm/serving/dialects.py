@@ -17,8 +17,8 @@ from pydantic import Field
 from transformers_egrm.judge import ranking_of
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.verdict_forms_egrm import FORMS
-from transformers_egrm.serving.asking import Answer, Judged, arm_key, check_size, judge, service_of
-from transformers_egrm.serving.rendered import question_of, read_rendered, split_query
+from transformers_egrm.serving.asking import Answer, Judged, check_size, judge, question_of, service_of
+from transformers_egrm.serving.rendered import read_rendered, split_query
 from transformers_egrm.serving.schemas import Closed, Seed
 from transformers_egrm.serving.service import Service
 from transformers_egrm.serving.work import Item, RefusedError, result_dict
@@ -38,14 +38,11 @@ class _Asking(Closed):
 # Records, and numbers of results
 
 
-def _item(
-    service: Service, record: dict[str, Any], *, waits: bool = False, options: dict[str, Any] | None = None
-) -> Item:
-    # A contract that judges one response is asked in a space of one: the server's own, or points from 0 to 10.
+def _item(service: Service, record: dict[str, Any], options: dict[str, Any] | None = None) -> Item:
+    # A contract that judges one response is asked in a space of one: the server's own, or points from 0 to 10. Its clients
+    # cannot say whether more is to come, so that what comes alone waits.
     space = None if service.space.kind in _ONE_RESPONSE else {"kind": "pointwise"}
-    question = record.get("prompt")
-    waits_with = question_of(question) if waits and isinstance(question, list) else None
-    return Item(record, space, options=options or {}, waits_with=waits_with, arm=arm_key(record))
+    return Item(record, space, options=options or {}, question=question_of(record), waits=True)
 
 
 def _rewards_range(service: Service) -> tuple[float, float]:
@@ -111,7 +108,7 @@ async def get_reward(body: RemoteRewardRequest, request: Request) -> Answer:
         record: dict[str, Any] = {"prompt": split[0], "response": split[1]}
         if label and label.strip() and service.options.labels == "reference":
             record["reference"] = label
-        items.append(_item(service, record, waits=count == 1))
+        items.append(_item(service, record))
     judged = await judge(request, items)
     rewards, (low, high) = _numbers(service, judged), _rewards_range(service)
     logs = {
@@ -156,7 +153,7 @@ def _conversations(service: Service, texts: Sequence[str]) -> list[Item]:
             raise RefusedError(422, "no_conversation", "Text must be a conversation as a chat template renders it, which ends with "
                                "the judged response.")  # fmt: skip
         record = {"prompt": turns[:-1], "response": turns[-1]["content"]}
-        items.append(_item(service, record, waits=len(texts) == 1))
+        items.append(_item(service, record))
     return items
 
 
@@ -316,7 +313,7 @@ async def chat(body: ChatRequest, request: Request) -> Answer:
     record: dict[str, Any] = {"messages": body.messages} | ({} if body.tools is None else {"tools": body.tools})
     check_size(service, [record])
     options = {} if body.seed is None else {"seed": body.seed}
-    judged = await judge(request, [_item(service, record, options=options)])
+    judged = await judge(request, [_item(service, record, options)])
     (result,) = judged.results
     if result.verdict is None:
         _numbers(service, judged)  # what is no verdict is told as for the others

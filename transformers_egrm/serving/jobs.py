@@ -120,7 +120,7 @@ async def submit(body: JobRequest, request: Request) -> Answer:
     if body.callback is not None:
         _check_callback(service, body.callback)
     records = [record.plain() for record in body.records]
-    job = Job(items_of(service, records, body, service.options.max_job_items), body.callback, body.rationale)
+    job = Job(items_of(service, records, body, most=service.options.max_job_items), body.callback, body.rationale)
     if not service.worker.is_ready:
         raise RefusedError(503, "stopping", "The server is stopping and takes no new jobs.", 5)
     service.jobs.add(job)

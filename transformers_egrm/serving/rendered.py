@@ -5,7 +5,6 @@ turns are cut at the marks of the templates that are common, and what lies betwe
 """
 
 import re
-from collections.abc import Sequence
 
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "model": "assistant", "system": "system",
@@ -104,13 +103,4 @@ def _add(turns: list[dict[str, str]], role: str, text: str) -> None:
         turns.append({"role": role, "content": content})
 
 
-def question_of(turns: Sequence[dict[str, str]]) -> tuple[tuple[str, str], ...]:
-    """What tells one question from another.
-
-    Args:
-        turns: Its messages.
-    """
-    return tuple((turn["role"], turn["content"]) for turn in turns)
-
-
-__all__ = ["question_of", "read_rendered", "split_query", "without_end"]
+__all__ = ["read_rendered", "split_query", "without_end"]

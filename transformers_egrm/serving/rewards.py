@@ -5,7 +5,7 @@ from starlette.concurrency import run_in_threadpool
 
 from transformers_egrm.judge import ranking_of
 from transformers_egrm.modeling.errors_egrm import DataError, InputError
-from transformers_egrm.serving.asking import Answer, arm_key, items_of, judge, service_of
+from transformers_egrm.serving.asking import Answer, items_of, judge, question_of, service_of
 from transformers_egrm.serving.schemas import FeedbackRequest, GroupAnswer, GroupRequest, RewardAnswer, RewardRequest
 from transformers_egrm.serving.work import RefusedError
 
@@ -17,7 +17,7 @@ router = APIRouter()
 async def reward(body: RewardRequest, request: Request) -> Answer:
     """Judge records. One that cannot be judged gives a result whose `status` and `error` say why."""
     service = service_of(request)
-    items = items_of(service, [record.plain() for record in body.records], body)
+    items = items_of(service, [record.plain() for record in body.records], body, waits=body.coalesce)
     judged = await judge(request, items, body.timeout_s)
     return Answer(judged.to_dict(service, request, rationale=body.rationale))
 
@@ -54,7 +54,7 @@ async def feedback(body: FeedbackRequest, request: Request) -> Answer:
     right = body.result.verdict == case.truth
     service.metrics.corrected(body.result.route, right)
     if service.worker.policy.has_arms:
-        service.comparison.add(service.worker.policy.arm(arm_key(record)), float(right))
+        service.comparison.add(service.worker.policy.arm(question_of(record)), float(right))
     return Answer({"kind": case.kind, "counts": await run_in_threadpool(service.store.counts)}, status_code=201)
 
 

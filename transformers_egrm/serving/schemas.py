@@ -87,6 +87,8 @@ class RewardRequest(Asking):
 
     records: list[Record] = Field(min_length=1)
     timeout_s: Seconds | None = Field(None, description="What is not done by then has the status `timeout`.")
+    coalesce: bool = Field(False, description="Whether a record that comes alone waits some milliseconds for others of its "
+                           "question, which is then run once.")  # fmt: skip
 
 
 class GroupRequest(Asking):

@@ -1,7 +1,7 @@
 """What a request asks of the judge, and what came of it so far."""
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,10 @@ class Item:
     """Its rubric where it brings none."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `JudgeOptions`."""
-    waits_with: Hashable | None = None
-    """Items with equal values wait for each other; None: it does not wait."""
-    arm: str | None = None
-    """What decides its arm in a comparison of two policies."""
+    question: str = ""
+    """What it is an answer to: decides its arm in a comparison of two policies, and who waits for whom."""
+    waits: bool = False
+    """Whether it waits for others of its question where it comes alone."""
 
 
 @dataclass(eq=False)

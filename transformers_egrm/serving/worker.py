@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from transformers_egrm.modeling.errors_egrm import EGRMError
@@ -81,7 +81,7 @@ class Worker:
         self._check(Item({}))
         self._wake = threading.Condition()
         self._inbox: deque[_Place] = deque()
-        self._lobby: dict[Hashable, list[_Place]] = {}
+        self._lobby: dict[str, list[_Place]] = {}
         self._cancelled: list[Work] = []
         self._tickets: dict[int, _Place] = {}
         self._arms: dict[int, str] = {}
@@ -116,10 +116,10 @@ class Worker:
                               f"{self.options.queue_limit}.", self.retry_after_s)  # fmt: skip
             self._in_flight += count
             for index, item in enumerate(work.items):
-                if item.waits_with is None:
-                    self._inbox.append((work, index))
+                if item.waits and count == 1:
+                    self._lobby.setdefault(item.question, []).append((work, index))
                 else:
-                    self._lobby.setdefault(item.waits_with, []).append((work, index))
+                    self._inbox.append((work, index))
             self._wake.notify()
 
     def cancel(self, work: Work) -> None:
@@ -249,7 +249,7 @@ class Worker:
             return
         arm = "a"
         try:
-            arm, decided = self.policy.decide(item.arm, self._in_flight, self.seconds_each, self.options.timeout_s)
+            arm, decided = self.policy.decide(item.question, self._in_flight, self.seconds_each, self.options.timeout_s)
             self._check(item)
             ticket = self._scheduler.submit(
                 item.record, space=item.space, rubric=item.rubric, options={**decided, **item.options}, deadline=work.deadline
