@@ -5,7 +5,8 @@ Needs Transformers 5.23. With older versions the module can be imported, and its
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -39,7 +40,7 @@ except ImportError:  # before 5.23
 THINK: dict[str, dict[str, Any]] = {
     "never": {"path": "short"},
     "auto": {},
-    "always": {"consensus_threshold": NEVER_SHORT},
+    "always": {"path": "auto", "consensus_threshold": NEVER_SHORT},
 }
 """Whether a question takes the long path -> the options that see to it."""
 
@@ -54,6 +55,8 @@ class JudgedQuestion(Question):  # pyright: ignore[reportGeneralTypeIssues]
     """Per option, the verdict id that stands for it."""
     judged: dict[str, Any] = field(default_factory=dict)
     """Keys that the answer has beside the API's own."""
+    new_tokens: int = 0
+    """Tokens of its chains."""
 
     def answer(self, probabilities: list[float]) -> dict[str, Any]:
         """The answer in the API's form, with the keys `verdict`, `route`, `consensus`, `support` and `status`.
@@ -116,6 +119,18 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):  # pyright: ignore[report
         super().post_init()
         self.decision_config = JudgeDecisionConfig()
 
+    @classmethod
+    def of(cls, model: EGRMRewardModel) -> "EGRMForDecision":
+        """A judge that is loaded already, as a decision model. Both share all weights.
+
+        Args:
+            model: Stays as it is.
+        """
+        judge: Any = copy.copy(model)
+        judge.__class__ = cls
+        judge.decision_config = JudgeDecisionConfig()
+        return judge
+
     # The mixin's own loading and saving would put its default decision configuration in the place of ours.
 
     @classmethod
@@ -153,19 +168,42 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):  # pyright: ignore[report
             ConfigError: An option is wrong, or the questions are not those of the model's own configuration.
             ModelError: The generator's numbers are not finite.
         """
+        scores = dict(self.decide_each(decision_questions, think=think, **options))
+        return [scores[place] for place in range(len(decision_questions))]
+
+    def decide_each(
+        self, questions: Sequence[JudgedQuestion], *, think: str = "auto", **options: Any
+    ) -> Iterator[tuple[int, Tensor]]:
+        """`decide`, question by question, for a caller that has other work between two of them.
+
+        Args:
+            questions: As in `decide`.
+            think: As in `decide`.
+            **options: As in `decide`; `timeout_s` counts from the first question to the end of the last one.
+
+        Yields:
+            The place of a question and the logarithms of its options' probabilities. Those that begin alike follow each other.
+
+        Raises:
+            ConfigError: As in `decide`.
+            ModelError: As in `decide`.
+        """
         need(think in THINK, "think", think, f"one of {', '.join(THINK)}")
-        if not all(hasattr(question, "item") for question in decision_questions):
+        if not all(hasattr(question, "item") for question in questions):
             raise ConfigError("An EGRM checkpoint judges its own prompts.", "Leave `decision_config` out.")
         options = {**options, **THINK[think], "consensus": "exact", "reward": "verdict"}
-        prompts = [_prompt(question) for question in decision_questions]
+        timeout_s = self.config.judge_options(**options).timeout_s
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        prompts = [_prompt(question) for question in questions]
         groups = find_groups(prompts)
-        scores: dict[int, Tensor] = {}
         for group in dict.fromkeys(groups):
             members = [place for place, own in enumerate(groups) if own == group]
             judge = self if len(members) == 1 else self._after([prompts[member] for member in members])
-            scores |= {place: judge._decide_one(decision_questions[place], options) for place in members}
-        return [scores[place] for place in range(len(prompts))]
+            for place in members:
+                left = {} if until is None else {"timeout_s": max(until - time.monotonic(), 1e-6)}
+                yield place, judge._decide_one(questions[place], {**options, **left})
 
+    @torch.no_grad()
     def _after(self, prompts: list[tuple[int, ...]]) -> "EGRMForDecision":
         # A shallow copy, which shares all weights: the model itself may be judging in another thread.
         judge = copy.copy(self)
@@ -173,12 +211,13 @@ class EGRMForDecision(DecisionMixin, EGRMRewardModel):  # pyright: ignore[report
             judge.engine = SharedStart(self.engine, prompts[0][: common_prefix(prompts)])
         return judge
 
+    @torch.no_grad()
     def _decide_one(self, question: Any, options: dict[str, Any]) -> Tensor:
         output = self.judge(self.processor.collate([question.item]), **options)
         status, verdict = Status(int(output["statuses"][0])), int(output["verdicts"][0])
         if status == Status.ERROR:
             raise ModelError("The generator returned numbers that are not finite.", "Load it in another dtype.")
-        support = float(output["support"][0])
+        support, question.new_tokens = float(output["support"][0]), int(output["new_tokens"][0])
         question.judged = {
             "verdict": question.options[question.verdict_ids.index(verdict)] if status == Status.OK else None,
             "route": Route(int(output["routes"][0])).name.lower(),

@@ -13,7 +13,7 @@ from transformers_egrm.calibration.comparison import Comparison
 from transformers_egrm.calibration.feedback import FeedbackStore
 from transformers_egrm.modeling.judge_scheduler_egrm import need_model
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
-from transformers_egrm.serving import dialects, jobs, rewards, status
+from transformers_egrm.serving import decisions, dialects, jobs, rewards, status
 from transformers_egrm.serving.asking import Answer
 from transformers_egrm.serving.guard import Guard
 from transformers_egrm.serving.job_store import Jobs
@@ -38,7 +38,7 @@ def build_app(
     service = Service(
         name=name, options=options, space=VerdictSpace.read(model.processor.space), fallback=fallback,
         label=str((getattr(model.config, "id2label", None) or {}).get(0, "reward")),
-        worker=worker, metrics=metrics, jobs=Jobs(options),
+        decider=decisions.decider_of(model), judging=judging or {}, worker=worker, metrics=metrics, jobs=Jobs(options),
         store=None if options.feedback is None else FeedbackStore(options.feedback), comparison=Comparison(),
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def build_app(
     )  # fmt: skip
     app.state.service = service
     app.add_middleware(Guard, token=token, max_body_bytes=options.max_body_bytes, metrics=metrics)
-    for part in (rewards, dialects, jobs, status):
+    for part in (rewards, dialects, decisions, jobs, status):
         app.include_router(part.router)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.serving.guard import GONE
 from transformers_egrm.serving.schemas import Asking
 from transformers_egrm.serving.service import Service
@@ -38,7 +37,8 @@ class Answer(JSONResponse):
 class Judged:
     """The results of a request and where its time went."""
 
-    results: list[JudgeResult]
+    results: list[Any]
+    """One per item: a `JudgeResult`, or what its steps made."""
     wait_s: float
     engine_s: float
     broken: int
@@ -123,6 +123,24 @@ def _chars(value: Any) -> int:
         elif isinstance(part, list | tuple):
             waiting += part
     return total
+
+
+def need_answers(service: Service, judged: Judged) -> None:
+    """Fail a request that holds what came too late, or failed for a reason of the server's own: the client may try again.
+
+    Args:
+        service: Has the limits.
+        judged: Its results.
+
+    Raises:
+        RefusedError: It holds one.
+    """
+    if judged.broken:
+        raise RefusedError(
+            500, "internal", "The judge failed for a reason of its own; the server's log names its kind."
+        )
+    if any(result.status == "timeout" for result in judged.results):
+        raise RefusedError(504, "timeout", f"No verdict within {service.options.timeout_s:g} seconds.")
 
 
 async def judge(request: Request, items: Sequence[Item], timeout_s: float | None = None) -> Judged:
@@ -211,6 +229,7 @@ __all__ = [
     "check_size",
     "items_of",
     "judge",
+    "need_answers",
     "new_work",
     "question_of",
     "service_of",

@@ -17,7 +17,7 @@ from pydantic import Field
 from transformers_egrm.judge import ranking_of
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.verdict_forms_egrm import FORMS
-from transformers_egrm.serving.asking import Answer, Judged, check_size, judge, question_of, service_of
+from transformers_egrm.serving.asking import Answer, Judged, check_size, judge, need_answers, question_of, service_of
 from transformers_egrm.serving.rendered import read_rendered, split_query
 from transformers_egrm.serving.schemas import Closed, Seed
 from transformers_egrm.serving.service import Service
@@ -51,12 +51,7 @@ def _rewards_range(service: Service) -> tuple[float, float]:
 
 
 def _numbers(service: Service, judged: Judged) -> list[float]:
-    if judged.broken:
-        raise RefusedError(
-            500, "internal", "The judge failed for a reason of its own; the server's log names its kind."
-        )
-    if any(result.status == "timeout" for result in judged.results):
-        raise RefusedError(504, "timeout", f"No verdict within {service.options.timeout_s:g} seconds.")
+    need_answers(service, judged)
     return [_number(service, result) for result in judged.results]
 
 

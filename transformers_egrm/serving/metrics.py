@@ -40,6 +40,7 @@ class Metrics:
         self._record_seconds = histogram("record_seconds", "Time of a record, waiting included", _SECONDS, "route")
         self._consensus = histogram("consensus", "Agreement of the probes", _SHARES)
         self._audits = counter("audits", "Short verdicts that chains judged too", "agrees")
+        self._decisions = counter("decisions", "Answers to typed questions by path and status", "route", "status")
         self._feedback = counter("feedback", "Corrections by path", "route", "right")
         self._batches = counter("batches", "Batches by kind", "kind")
         self._batch_seconds = histogram("batch_seconds", "Time of a batch", _SECONDS, "kind")
@@ -68,11 +69,21 @@ class Metrics:
         if (outcome := disagrees(result)) is not None:
             self._audits.labels("no" if outcome else "yes").inc()
 
+    def decided(self, result: Any) -> None:
+        """The questions of a request are answered.
+
+        Args:
+            result: A `Decided`.
+        """
+        for answer in result.answers.values():
+            self._decisions.labels(answer["route"], answer["status"]).inc()
+        self._tokens.labels("new").inc(result.new_tokens)
+
     def stepped(self, kind: str, seconds: float, scheduler: Any) -> None:
         """A batch was judged.
 
         Args:
-            kind: `probe` or `think`.
+            kind: `probe`, `think`, or `decide` for one typed question.
             seconds: It took.
             scheduler: Its load is counted and set back.
         """

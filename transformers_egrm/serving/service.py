@@ -1,6 +1,8 @@
 """`Service`: what the endpoints of one server work with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from transformers_egrm.calibration.comparison import Comparison
 from transformers_egrm.calibration.feedback import FeedbackStore
@@ -23,6 +25,10 @@ class Service:
     """What the checkpoint calls its one class."""
     fallback: float | None
     """Reward where there is no verdict, for contracts that know numbers only."""
+    decider: Any
+    """The same judge as an `EGRMForDecision`; None where decisions cannot be answered."""
+    judging: Mapping[str, Any]
+    """Fields of `JudgeOptions` that differ from the checkpoint's."""
     worker: Worker
     metrics: Metrics
     jobs: Jobs

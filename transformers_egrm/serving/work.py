@@ -1,7 +1,7 @@
 """What a request asks of the judge, and what came of it so far."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,9 @@ class Item:
     """What it is an answer to: decides its arm in a comparison of two policies, and who waits for whom."""
     waits: bool = False
     """Whether it waits for others of its question where it comes alone."""
+    steps: Callable[[float], Iterator[Any]] | None = None
+    """Work that is no record: given its deadline, parts that the thread does in turn with its batches. Each gives None, and the
+    last one the result, which has `status` and `route` as a `JudgeResult` has."""
 
 
 @dataclass(eq=False)
@@ -52,7 +55,7 @@ class Work:
     """`time.monotonic()` at which what is not done is given up."""
     on_done: Callable[[], None] = lambda: None
     """Called once, by the thread that judges, when the last result is there or the work has failed."""
-    results: list[JudgeResult | None] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
     """One per item; None: not yet."""
     failure: RefusedError | None = None
     """Why the whole request fails."""
@@ -76,7 +79,7 @@ class Work:
         """Whether results are still to come."""
         return self.missing > 0 and self.failure is None and not self.cancelled
 
-    def put(self, index: int, result: JudgeResult) -> None:
+    def put(self, index: int, result: Any) -> None:
         """Add a result, once per item."""
         assert self.results[index] is None, "an item is answered once"
         self.results[index] = result
@@ -94,7 +97,7 @@ class Work:
         self.ended = time.monotonic()
         self.on_done()
 
-    def so_far(self) -> list[JudgeResult]:
+    def so_far(self) -> list[Any]:
         """One result per item: a `timeout` where there is none yet."""
         results = list(self.results)
         return [

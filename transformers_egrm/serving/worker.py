@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from transformers_egrm.modeling.errors_egrm import EGRMError
@@ -20,6 +20,7 @@ from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_re
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.prompt_records_egrm import read_id
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
+from transformers_egrm.serving.logs import place_of
 from transformers_egrm.serving.options import MOST_SPACES, ServeOptions
 from transformers_egrm.serving.policy import Policy
 from transformers_egrm.serving.work import Item, RefusedError, Work, timed_out
@@ -40,6 +41,9 @@ class Watcher(Protocol):
 
     def answered(self, result: JudgeResult, seconds: float, arm: str) -> None:
         """A record has its result, so many seconds after it came."""
+
+    def decided(self, result: Any) -> None:
+        """What is no record has its result."""
 
     def stepped(self, kind: str, seconds: float, scheduler: Scheduler) -> None:
         """A batch was judged."""
@@ -85,6 +89,7 @@ class Worker:
         self._cancelled: list[Work] = []
         self._tickets: dict[int, _Place] = {}
         self._arms: dict[int, str] = {}
+        self._in_steps: deque[tuple[_Place, Iterator[Any]]] = deque()
         self._in_flight = 0
         self._draining = self._aborting = False
         self._probes_in_a_row, self._step_s = 0, self.seconds_each
@@ -181,7 +186,8 @@ class Worker:
         """Records by what they wait for."""
         with self._wake:
             lobby = sum(map(len, self._lobby.values()))
-            return {"lobby": lobby, "inbox": len(self._inbox), **self._scheduler.queues}
+            steps = len(self._in_steps)
+            return {"lobby": lobby, "inbox": len(self._inbox), **self._scheduler.queues, "decide": steps}
 
     # The thread
 
@@ -192,6 +198,7 @@ class Worker:
                     self._admit(*place)
                 self._step()
                 self._deliver()
+                self._decide()
         finally:  # whatever ended it: nobody waits in vain
             with self._wake:
                 self._draining = True
@@ -206,7 +213,7 @@ class Worker:
                 if self._aborting:
                     return None
                 wait_s = self._open_lobby(time.monotonic())
-                busy = self._scheduler.in_flight
+                busy = self._scheduler.in_flight or self._in_steps
                 if self._inbox or busy:
                     room = max(_AHEAD * self.options.batch_size - self._scheduler.queues["probe"], 0)
                     return [self._inbox.popleft() for _ in range(min(room, len(self._inbox)))]
@@ -232,6 +239,7 @@ class Worker:
         self._inbox = deque(place for place in self._inbox if place[0] not in gone)
         lobby = {key: [place for place in places if place[0] not in gone] for key, places in self._lobby.items()}
         self._lobby = {key: places for key, places in lobby.items() if places}
+        self._in_steps = deque((place, steps) for place, steps in self._in_steps if place[0] not in gone)
         withdrawn = [ticket for ticket, (work, _) in self._tickets.items() if work in gone]
         self._scheduler.withdraw(withdrawn)
         for ticket in withdrawn:
@@ -247,9 +255,14 @@ class Worker:
         if now >= work.deadline:
             self._put(work, index, timed_out(item), "a")
             return
+        if item.steps is not None:
+            self._in_steps.append(((work, index), item.steps(work.deadline)))
+            return
         arm = "a"
         try:
-            arm, decided = self.policy.decide(item.question, self._in_flight, self.seconds_each, self.options.timeout_s)
+            arm, decided = self.policy.decide(
+                item.question, self._in_flight, self.seconds_each, self.options.timeout_s
+            )
             self._check(item)
             ticket = self._scheduler.submit(
                 item.record, space=item.space, rubric=item.rubric, options={**decided, **item.options}, deadline=work.deadline
@@ -314,13 +327,38 @@ class Worker:
             if (place := self._tickets.pop(ticket, None)) is not None:
                 self._put(*place, result, self._arms.pop(ticket, "a"))
 
+    def _decide(self) -> None:
+        # One part of what is no record, so that batches wait for no more than that.
+        if not self._in_steps:
+            return
+        started, ((work, index), steps) = time.monotonic(), self._in_steps.popleft()
+        try:
+            result = next(steps)
+        except EGRMError as error:
+            self._fail(work, RefusedError(400, "bad_request", str(error)))
+            return
+        except Exception as error:
+            self.failures += 1
+            logger.error("decision_failed", extra={"fields": {"error": type(error).__name__, "at": place_of(error)}})
+            self._break(work, index, "a")
+            return
+        self.watcher.stepped("decide", time.monotonic() - started, self._scheduler)
+        if result is None:
+            self._in_steps.append(((work, index), steps))
+        elif self._enter(work, index, result):
+            self.watcher.decided(result)
+
     def _put(self, work: Work, index: int, result: JudgeResult, arm: str) -> None:
+        if self._enter(work, index, result):
+            self.watcher.answered(result, time.monotonic() - work.arrived, arm)
+
+    def _enter(self, work: Work, index: int, result: Any) -> bool:
         with self._wake:
             if not work.is_open:  # cancelled or failed meanwhile: its records are off the books
-                return
+                return False
             self._in_flight -= 1
             work.put(index, result)
-        self.watcher.answered(result, time.monotonic() - work.arrived, arm)
+            return True
 
     def _break(self, work: Work, index: int, arm: str) -> None:
         work.broken += 1
@@ -338,6 +376,7 @@ class Worker:
             *self._inbox,
             *(place for places in self._lobby.values() for place in places),
             *self._tickets.values(),
+            *(place for place, _ in self._in_steps),
         ]
         for work in {work: None for work, _ in places}:
             if work.is_open:
@@ -345,6 +384,7 @@ class Worker:
         self._inbox.clear()
         self._lobby.clear()
         self._tickets.clear()
+        self._in_steps.clear()
         self._in_flight = 0
 
     def _new_scheduler(self) -> Scheduler:
