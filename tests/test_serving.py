@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,9 +21,12 @@ from starlette.testclient import TestClient
 from transformers_egrm.bundle import load_mini
 from transformers_egrm.judge import RewardJudge
 from transformers_egrm.modeling.errors_egrm import ConfigError, MissingExtraError
+from transformers_egrm.modeling.judge_results_egrm import failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
+from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.serving import ServeOptions, create_app
 from transformers_egrm.serving.logs import JsonFormatter
+from transformers_egrm.serving.policy import Policy
 from transformers_egrm.serving.rendered import read_rendered, split_query
 
 
@@ -558,8 +562,6 @@ def test_a_policy_is_read_again_when_its_file_changes(tmp_path):
 
 
 def test_a_threshold_under_load_stays_within_the_certified_range(tmp_path):
-    from transformers_egrm.serving.policy import Policy
-
     path = tmp_path / "policy.json"
     path.write_text('{"a": {"thresholds": [0.99, 0.9], "high": 0.5, "low": 0.1, "hold_s": 0}}')
     with pytest.raises(ConfigError, match="certified"):
@@ -578,6 +580,64 @@ def test_a_threshold_under_load_stays_within_the_certified_range(tmp_path):
         "{",
     ):
         path.write_text(wrong)
+        with pytest.raises(ConfigError):
+            Policy(str(path))
+
+
+@pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
+def test_an_audit_alarm_is_logged_and_shown_until_the_arm_changes(model, tmp_path, caplog):
+    path = tmp_path / "policy.json"
+    watched = {"thresholds": [0.0], "audit_share": 1, "audit_baseline": [0, 5000]}
+    path.write_text(json.dumps({"a": watched}))
+    books = [{"id": n, "prompt": f"Ida has {n} books, gets 2. How many books now?", "response": f"It is {n + 2 + n % 2}."}
+             for n in range(12, 30)]  # fmt: skip
+    with served(model, ServeOptions(policy=str(path))) as client:
+        told = post(client, "/v1/reward", {"records": books, "rubric": "Say how polite it is."})["results"]
+        assert all(result["route"] == "short" for result in told)
+        assert 'egrm_audit_alarm{arm="a"} 0.0' in client.get("/metrics").text  # another rubric is no evidence
+        told = post(client, "/v1/reward", {"records": books})["results"]
+        apart = [own["audit_verdict"] not in (None, own["verdict"]) for own in told if own["audited"]]
+        assert any(apart)
+        text = client.get("/metrics").text
+        assert 'egrm_audit_alarm{arm="a"} 1.0' in text
+        assert float(re.search(r'egrm_audit_wealth{arm="a"} (\S+)', text)[1]) >= 20  # pyright: ignore
+        (alarm,) = [JsonFormatter().format(entry) for entry in caplog.records if entry.msg == "audit_alarm"]
+        assert json.loads(alarm)["arm"] == "a"
+        assert "books" not in alarm
+
+        def reload(rules: dict) -> str:
+            path.write_text(json.dumps(rules))
+            policy = worker_of(client).policy
+            policy._looked, policy._stamp = -10.0, None
+            post(client, "/v1/reward", {"records": books[:1], "options": {"path": "short"}})
+            return client.get("/metrics").text
+
+        assert 'egrm_audit_alarm{arm="a"} 1.0' in reload({"a": watched, "seed": 4})  # nothing of the arm has changed
+        assert 'egrm_audit_alarm{arm="a"} 0.0' in reload({"a": watched | {"thresholds": [0.5]}})
+        assert "egrm_audit_alarm{" not in reload({"a": {}})
+
+
+def test_verdicts_that_only_load_believes_are_no_evidence(tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text(
+        '{"a": {"thresholds": [0.9, 0.6], "audit_share": 0.1, "audit_baseline": [1, 1000], "audit_alpha": 0.1}}'
+    )
+    policy = Policy(str(path), {"threshold": 0.6})
+    unlike = replace(
+        failed_result(1, Status.ERROR), status="ok", route="short", verdict="7", audited=True, audit_verdict="3"
+    )
+    for consensus in (0.6, 0.8):
+        policy.watch("a", replace(unlike, consensus=consensus))
+    policy.watch("b", replace(unlike, consensus=1.0))
+    assert policy.audits["a"].audited == 0
+    policy.watch("a", replace(unlike, consensus=0.9))
+    assert policy.audits["a"].audited == 1
+    for wrong in (
+        {"audit_baseline": [1, 1000]}, {"audit_share": 0.1, "audit_alpha": 0.1}, {"audit_share": 0.1, "audit_baseline": 3},
+        {"audit_share": 0.1, "audit_baseline": [5, 5]}, {"audit_share": 0.1, "audit_baseline": ["a", 2]},
+        {"audit_share": 0.1, "audit_baseline": [1, 1000], "audit_alpha": 2},
+    ):  # fmt: skip
+        path.write_text(json.dumps({"a": wrong}))
         with pytest.raises(ConfigError):
             Policy(str(path))
 
@@ -646,7 +706,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are():
         told = client.get("/metrics").text
     named = set(re.findall(r"^# TYPE (egrm_\w+)", told, re.M))
     assert len(asked) >= 8
-    assert {name.removesuffix("_bucket") for name in asked} <= named
+    assert {re.sub("_(bucket|sum)$", "", name) for name in asked} <= named
 
 
 def test_a_kind_of_work_begins_with_the_record_that_waits_longest():

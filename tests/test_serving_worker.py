@@ -139,7 +139,7 @@ def test_the_queue_is_empty_after_everything():
             client.post("/v1/reward", json={"records": [record(number) for number in range(7)], "timeout_s": 0.001})
             client.post("/v1/reward", json={"records": [record(1)], "rubric": ""})
         until(lambda: worker_of(client).in_flight == 0)
-        assert worker_of(client).queues == {"lobby": 0, "inbox": 0, "probe": 0, "think": 0}
+        assert worker_of(client).queues == {"lobby": 0, "inbox": 0, "probe": 0, "think": 0, "decide": 0}
         assert client.post("/v1/reward", json={"records": [record(1)]}).json()["results"][0]["reward"] == 1.0
 
 

@@ -32,7 +32,8 @@ def build_app(
     """See `transformers_egrm.serving.create_app`."""
     need_model(model)
     metrics = Metrics()
-    policy = Policy(options.policy, getattr(model.config, "certificate", None))
+    tau = model.config.judge_options(**(judging or {})).consensus_threshold
+    policy = Policy(options.policy, getattr(model.config, "certificate", None), tau)
     worker = Worker(model, options, judging or {}, policy, metrics)
     fallback = options.fallback if options.fallback is not None else getattr(model.config, "no_verdict_reward", None)
     service = Service(

@@ -47,6 +47,10 @@ class Metrics:
         self._tokens = counter("tokens", "Tokens: of prompts, of padding among them, and new ones", "kind")
         self._queue = gauge("queue_records", "Records by what they wait for", "queue")
         self._threshold = gauge("threshold", "Agreement that is believed (tau)", "arm")
+        self._wealth = gauge("audit_wealth", "Evidence that short verdicts have become worse; 1 is none", "arm")
+        self._alarm = gauge(
+            "audit_alarm", "1 where short verdicts disagree more often with chains than they did", "arm"
+        )
         self._ready = gauge("ready", "1 while requests are taken in")
         self._policy = gauge("policy_reloads", "Changed policy files", "taken")
 
@@ -126,8 +130,13 @@ class Metrics:
         for name, count in worker.queues.items():
             self._queue.labels(name).set(count)
         self._queue.labels("in_flight").set(worker.in_flight)
+        for metric in (self._threshold, self._wealth, self._alarm):
+            metric.clear()  # a changed policy may have fewer arms
         for arm, tau in worker.policy.thresholds.items():
             self._threshold.labels(arm).set(tau)
+        for arm, audit in worker.policy.audits.items():
+            self._wealth.labels(arm).set(audit.wealth)
+            self._alarm.labels(arm).set(audit.alarm is not None)
         self._ready.set(worker.is_ready)
         self._policy.labels("yes").set(worker.policy.reloads)
         self._policy.labels("no").set(worker.policy.refusals)

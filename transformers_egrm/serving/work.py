@@ -10,6 +10,9 @@ from transformers_egrm.modeling.judge_values_egrm import Status
 from transformers_egrm.modeling.prompt_records_egrm import read_id
 
 
+_DRAWS = frozenset({"seed", "seed_by"})  # options that choose random numbers alone
+
+
 class RefusedError(Exception):
     """A request that is not answered as asked; never carries text of a record.
 
@@ -44,6 +47,12 @@ class Item:
     steps: Callable[[float], Iterator[Any]] | None = None
     """Work that is no record: given its deadline, parts that the thread does in turn with its batches. Each gives None, and the
     last one the result, which has `status` and `route` as a `JudgeResult` has."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it asks for nothing that the owner's labels did not speak of: another space, rubric or way to judge."""
+        own = self.space is None and self.rubric is None and self.options.keys() <= _DRAWS
+        return own and not (isinstance(self.record, Mapping) and self.record.get("rubric"))
 
 
 @dataclass(eq=False)

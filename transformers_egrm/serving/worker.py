@@ -351,6 +351,8 @@ class Worker:
     def _put(self, work: Work, index: int, result: JudgeResult, arm: str) -> None:
         if self._enter(work, index, result):
             self.watcher.answered(result, time.monotonic() - work.arrived, arm)
+            if work.items[index].is_usual:
+                self.policy.watch(arm, result)
 
     def _enter(self, work: Work, index: int, result: Any) -> bool:
         with self._wake:
