@@ -145,14 +145,16 @@ def test_every_request_is_answered_once_under_load_and_faults(words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_made_up_requests_meet_no_server_error():
+@pytest.mark.parametrize("made", [PacedModel, load_mini])
+@pytest.mark.filterwarnings("ignore::transformers_egrm.modeling.errors_egrm.UnfamiliarTextWarning")
+def test_made_up_requests_meet_no_server_error(made):
     schemathesis = pytest.importorskip(
         "schemathesis", reason="pip install schemathesis: it makes requests up from the schema"
     )
     from hypothesis import HealthCheck, Phase, given, settings
 
     options = ServeOptions(window_ms=0, fallback=0.0, timeout_s=5)
-    app = create_app(PacedModel(), options)
+    app = create_app(made(), options)
     from starlette.testclient import TestClient
 
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:

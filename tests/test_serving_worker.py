@@ -5,6 +5,8 @@ import json
 import socket
 import threading
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -207,6 +209,42 @@ def test_what_a_client_that_went_away_asked_for_is_forgotten(path):
         assert status_of(first) == 200
         until(lambda: service.worker.in_flight == 0)
     assert model.probed == [[1]]
+
+
+def rlhf_client(url: str, prompt: str, query: str, pause_s: float) -> tuple[int, dict]:
+    """What OpenRLHF's client does, on the standard library: one query a call, five tries, and every answer but 2xx is one more.
+
+    Returns how many tries it took, and the answer.
+    """
+    body = json.dumps({"query": [query], "prompts": [prompt], "labels": [None]}).encode()
+    request = urllib.request.Request(f"{url}/get_reward", body, {"Content-Type": "application/json"})
+    for tried in range(1, 6):
+        try:
+            with urllib.request.urlopen(request, timeout=180) as answer:
+                return tried, json.load(answer)
+        except OSError:  # of which refusals are a kind
+            time.sleep(pause_s)
+    raise AssertionError("OpenRLHF would give up here")
+
+
+def test_a_client_that_plays_openrlhfs_gets_a_number_for_every_query_of_a_full_server():
+    model = PacedModel()
+    with listening(model, ServeOptions(queue_limit=4, window_ms=30, fallback=0.0)) as (url, service):
+        model.hold()
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(rlhf_client, url, "Who?", f"Who? {number}", 0.4) for number in range(8)]
+            until(lambda: service.worker.in_flight == 4 and model.entered.is_set())
+            model.gate.set()
+            told = [own.result(30) for own in asked]
+    assert any(tried > 1 for tried, _ in told)
+    for _, answer in told:
+        assert sorted(answer) == ["extra_logs", "rewards", "scores"]
+        (reward,), (score,) = answer["rewards"], answer["scores"]
+        assert isinstance(reward, float)
+        assert 0.0 <= score <= 1.0
+        logs = answer["extra_logs"]
+        assert sorted(logs) == ["consensus", "judge_tokens", "long_path", "parse_failed"]
+        assert all(type(value) in (int, float) for (value,) in logs.values())
 
 
 def test_half_a_request_holds_nobody_up():
