@@ -5,9 +5,10 @@
     python benchmarks/serving_load.py throughput
     python benchmarks/serving_load.py mixed
 
-Each starts a server of its own on loopback with the bundled judge, and prints one JSON object. `faults` mixes in clients that
-go away, that read slowly, bodies that are too long and bodies that are no JSON, and with `--sigterm` ends the server in the
-middle. It fails unless every request was answered exactly once or failed with a reason.
+Each starts a server of its own on loopback with the bundled judge, and prints one JSON object. `faults` mixes single records,
+records that think, OpenRLHF's queries and typed questions with clients that go away, that read slowly, bodies that are too long
+and bodies that are no JSON, and with `--sigterm` ends the server in the middle. It fails unless every request was answered
+exactly once or failed with a reason, and from 10,000 requests on, if the second half takes more than 5 MB of memory.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 
 NAMES = ("Mia", "Tom", "Eva", "Ben", "Ida", "Max")
 MAX_BODY = 65_536
+MOST_GROWTH_MB = 5.0
 
 
 def record_of(number: int) -> dict[str, Any]:
@@ -97,6 +99,32 @@ def body_of(number: int, path: str = "short") -> bytes:
     return json.dumps({"records": [record_of(number)], "options": {"path": path}}).encode()
 
 
+def request_of(kind: str, number: int) -> tuple[str, bytes]:
+    """Path and body of a request."""
+    if kind == "oversized":
+        return "/v1/reward", b"x" * (MAX_BODY + 1)
+    if kind == "malformed":
+        return "/v1/reward", b'{"records": ['
+    own = record_of(number)
+    if kind == "rlhf":
+        prompt = f"<|user|>{own['prompt']}<|end|><|assistant|>"
+        return "/get_reward", json.dumps({"query": [prompt + own["response"]], "prompts": [prompt]}).encode()
+    if kind == "decide":
+        state = {"prompt": own["prompt"], "response": own["response"]}
+        questions = {str(number): {"type": "score", "criteria": [str(level) for level in range(11)]}}
+        return "/v1/systemone", json.dumps({"state": state, "questions": questions}).encode()
+    return "/v1/reward", body_of(number, kind if kind in ("auto", "long") else "short")
+
+
+def is_own_answer(kind: str, number: int, answer: dict[str, Any]) -> bool:
+    """Whether an answer is the one to this request."""
+    if kind == "rlhf":
+        return len(answer["rewards"]) == 1
+    if kind == "decide":
+        return list(answer["answers"]) == [str(number)]
+    return [result["id"] for result in answer["results"]] == [number]
+
+
 async def many(count: int, clients: int, one: Any) -> None:
     """`one(number)` for each of so many numbers, so many at a time."""
     numbers = iter(range(count))
@@ -110,11 +138,13 @@ async def many(count: int, clients: int, one: Any) -> None:
 
 async def faults(options: argparse.Namespace) -> dict[str, Any]:
     """Mixed requests with faults."""
-    server = Server("--max-body-bytes", str(MAX_BODY), "--queue-limit", "512", "--drain-s", "20")
+    server = Server("--max-body-bytes", str(MAX_BODY), "--queue-limit", "512", "--drain-s", "20", "--fallback", "0")
     chance, seen, wrong = random.Random(0), Counter(), []
     memory: dict[str, float] = {}
     kinds = (
-        ["short"] * 80
+        ["short"] * 66
+        + ["rlhf"] * 12
+        + ["decide"] * 2
         + ["auto"] * 8
         + ["long"] * 2
         + ["vanish"] * 4
@@ -134,15 +164,14 @@ async def faults(options: argparse.Namespace) -> dict[str, Any]:
             if options.sigterm:
                 stopped = True
                 server.process.send_signal(signal.SIGTERM)
-        body = {"oversized": b"x" * (MAX_BODY + 1), "malformed": b'{"records": ['}.get(kind)
-        path = kind if kind in ("auto", "long") else "short"
+        path, body = request_of(kind, number)
         began_stopped = stopped
-        status, answer = await ask(server, body_of(number, path) if body is None else body, fault=kind)
+        status, answer = await ask(server, body, fault=kind, path=path)
         seen[f"{kind} {status}"] += 1
         allowed = expected.get(kind, {200, 429}) | ({503, 0} if stopped or began_stopped else set())
         if status not in allowed:
             wrong.append((number, kind, status))
-        if status == 200 and [result["id"] for result in answer["results"]] != [number]:
+        if status == 200 and not is_own_answer(kind, number, answer):
             wrong.append((number, kind, "another's answer"))
 
     started = time.monotonic()
@@ -152,6 +181,8 @@ async def faults(options: argparse.Namespace) -> dict[str, Any]:
         memory["end"] = server.rss_mb()
         left = (await ask(server, body_of(0)))[0]
         wrong += [] if left == 200 else [("after", left)]
+        growth = round(memory["end"] - memory["half"], 1)
+        wrong += [("memory", growth)] if options.requests >= 10_000 and growth > MOST_GROWTH_MB else []
     code = server.process.wait(60) if options.sigterm else server.stop()
     logged = Counter(json.loads(line).get("status") for line in server.lines if '"event": "request"' in line)
     return {"requests": options.requests, "clients": options.clients, "seconds": round(seconds, 1), "exit_code": code,

@@ -153,7 +153,7 @@ def test_made_up_requests_meet_no_server_error(made):
     )
     from hypothesis import HealthCheck, Phase, given, settings
 
-    options = ServeOptions(window_ms=0, fallback=0.0, timeout_s=5)
+    options = ServeOptions(window_ms=0, fallback=0.0)
     app = create_app(made(), options)
     from starlette.testclient import TestClient
 
@@ -164,7 +164,7 @@ def test_made_up_requests_meet_no_server_error(made):
             endpoint = operation.ok()
 
             @given(case=endpoint.as_strategy())
-            @settings(max_examples=40, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+            @settings(max_examples=30, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
                       suppress_health_check=list(HealthCheck))  # fmt: skip
             def send(case):
                 arguments = case.as_transport_kwargs(base_url="http://127.0.0.1")

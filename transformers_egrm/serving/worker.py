@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from transformers_egrm.modeling.errors_egrm import EGRMError
+from transformers_egrm.modeling.errors_egrm import ConfigError, EGRMError, InputError
 from transformers_egrm.modeling.judge_probes_egrm import check_task
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
@@ -332,9 +332,11 @@ class Worker:
         if not self._in_steps:
             return
         started, ((work, index), steps) = time.monotonic(), self._in_steps.popleft()
+        if not work.is_open:
+            return
         try:
             result = next(steps)
-        except EGRMError as error:
+        except (ConfigError, InputError) as error:
             self._fail(work, RefusedError(400, "bad_request", str(error)))
             return
         except Exception as error:
