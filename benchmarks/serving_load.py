@@ -29,6 +29,7 @@ from typing import Any
 NAMES = ("Mia", "Tom", "Eva", "Ben", "Ida", "Max")
 MAX_BODY = 65_536
 MOST_GROWTH_MB = 5.0
+ROUNDS = 5
 
 
 def record_of(number: int) -> dict[str, Any]:
@@ -207,62 +208,57 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def throughput(options: argparse.Namespace) -> dict[str, Any]:
-    """Records a second, one at a time and many clients at once."""
-    rates = {}
-    for name, clients, count in (
-        ("one_at_a_time", 1, options.requests // 3),
-        ("at_once", options.clients, options.requests),
-    ):
-        server = Server()
-        for number in range(10):
-            await ask(server, body_of(number))
+    """Records a second, one at a time and many clients at once, in rounds that alternate."""
+    server, seconds, records = Server(), dict.fromkeys(("one_at_a_time", "at_once"), 0.0), Counter()
+    numbers = iter(range(10**9))
 
-        async def one(number: int, server: Server = server) -> None:
-            assert (await ask(server, body_of(number)))[0] == 200
+    async def one(_: int) -> None:
+        assert (await ask(server, body_of(next(numbers))))[0] == 200
 
-        started = time.monotonic()
-        await many(count, clients, one)
-        rates[name] = round(count / (time.monotonic() - started), 1)
-        server.stop()
-    return {
-        "clients": options.clients,
-        "records_per_s": rates,
-        "times": round(rates["at_once"] / rates["one_at_a_time"], 2),
-    }
+    await many(10, 1, one)  # warms up
+    share = max(options.requests // (4 * ROUNDS), 1)
+    for _ in range(ROUNDS):
+        for name, clients, count in (("one_at_a_time", 1, share), ("at_once", options.clients, 3 * share)):
+            started = time.monotonic()
+            await many(count, clients, one)
+            seconds[name] += time.monotonic() - started
+            records[name] += count
+    server.stop()
+    rates = {name: round(records[name] / seconds[name], 1) for name in records}
+    return {"clients": options.clients, "records": dict(records), "records_per_s": rates,
+            "times": round(rates["at_once"] / rates["one_at_a_time"], 2)}  # fmt: skip
 
 
 async def mixed(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of short records, alone and while long ones run."""
-    told = {}
-    for name, long_clients in (("alone", 0), ("beside_long", 4)):
-        server, times, running = Server(), [], True
+    """Milliseconds of short records, alone and while four clients ask for long ones, in rounds that alternate."""
+    server, times = Server(), {"alone": [], "beside_long": []}
+    numbers, running = iter(range(10**9)), False
 
-        async def keep_thinking(start: int, server: Server = server) -> None:
-            number = start
-            while running:  # noqa: B023 (ended below)
-                await ask(server, body_of(number, "long"))
-                number += 1
+    async def keep_thinking() -> None:
+        while running:
+            await ask(server, body_of(next(numbers), "long"))
 
-        async def short(number: int, server: Server = server, times: list[float] = times) -> None:
-            started = time.monotonic()
-            assert (await ask(server, body_of(number)))[0] == 200
-            times.append(1000 * (time.monotonic() - started))
+    async def short(_: int) -> None:
+        started = time.monotonic()
+        assert (await ask(server, body_of(next(numbers))))[0] == 200
+        times["beside_long" if running else "alone"].append(1000 * (time.monotonic() - started))
 
-        thinking = [asyncio.create_task(keep_thinking(1000 * place)) for place in range(long_clients)]
-        await many(options.requests, 4, short)
+    await many(10, 1, short)
+    times["alone"].clear()  # it was the warming up
+    for _ in range(ROUNDS):
+        await many(options.requests // (2 * ROUNDS), 4, short)
+        running = True
+        thinking = [asyncio.create_task(keep_thinking()) for _ in range(4)]
+        await many(options.requests // (2 * ROUNDS), 4, short)
         running = False
         await asyncio.gather(*thinking)
-        server.stop()
-        ranked = sorted(times)
-        told[name] = {
-            "p50_ms": round(statistics.median(ranked), 1),
-            "p99_ms": round(ranked[int(0.99 * len(ranked))], 1),
-        }
-    return {"requests": options.requests, "short": told}
+    server.stop()
+    return {name: {"records": len(own), "p50_ms": round(statistics.median(own), 1),
+                   "p99_ms": round(sorted(own)[int(0.99 * len(own))], 1)} for name, own in times.items()}  # fmt: skip
 
 
 MODES = {"faults": faults, "overhead": overhead, "throughput": throughput, "mixed": mixed}
-REQUESTS = {"faults": 1000, "overhead": 100, "throughput": 300, "mixed": 200}
+REQUESTS = {"faults": 1000, "overhead": 200, "throughput": 1200, "mixed": 800}
 
 
 def main() -> None:
