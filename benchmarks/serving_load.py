@@ -209,7 +209,8 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
 
 async def throughput(options: argparse.Namespace) -> dict[str, Any]:
     """Records a second, one at a time and many clients at once, in rounds that alternate."""
-    server, seconds, records = Server(), dict.fromkeys(("one_at_a_time", "at_once"), 0.0), Counter()
+    server, records = Server(), Counter()
+    seconds: dict[str, float] = {"one_at_a_time": 0.0, "at_once": 0.0}
     numbers = iter(range(10**9))
 
     async def one(_: int) -> None:

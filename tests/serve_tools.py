@@ -1,11 +1,16 @@
 """What the tests of the server share: the application in this process, a judge whose pace a test decides, and a real socket."""
 
+import subprocess
+import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.testclient import TestClient
 from test_judge import ScriptedModel
@@ -75,3 +80,18 @@ def record(item_id: int, **more: Any) -> dict[str, Any]:
 def worker_of(client: TestClient) -> Any:
     app: Any = client.app
     return app.state.service.worker
+
+
+WHEELS = {"openrlhf": "0.11.2", "verl": "0.9.1"}
+
+
+def unpacked_wheel(trainer: str, folder: Path) -> Path:
+    """The folder that holds a trainer's package, from its wheel without dependencies; skips where that cannot be had."""
+    get = ["-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), f"{trainer}=={WHEELS[trainer]}"]
+    done = subprocess.run([sys.executable, *get], capture_output=True, text=True, check=False)
+    files = list(folder.glob("*.whl"))
+    if done.returncode or not files:
+        pytest.skip(f"{trainer} {WHEELS[trainer]} cannot be downloaded: {done.stderr.strip()[-200:]}")
+    with zipfile.ZipFile(files[0]) as archive:
+        archive.extractall(folder)
+    return next(iter(folder.glob(f"*.data/purelib/{trainer}")), folder / trainer).parent

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_tools import PacedModel, listening, until
+from serve_tools import PacedModel, listening, unpacked_wheel, until
 
 from transformers_egrm.bundle import load_mini
 from transformers_egrm.integrations.client import Client, ServerError
@@ -182,17 +182,12 @@ def test_made_up_requests_meet_no_server_error(made):
         assert client.get("/health").status_code == 200
 
 
-def openrlhf_executor() -> Any:
-    """OpenRLHF's own client, from the folder of an unpacked wheel: nothing else of it is imported."""
-    folder = os.environ.get("EGRM_OPENRLHF")
-    if not folder:
-        pytest.skip(
-            "set EGRM_OPENRLHF to a folder that holds openrlhf/ of an unpacked wheel (pip download --no-deps openrlhf)"
-        )
+def openrlhf_executor(folder: Path) -> Any:
+    """OpenRLHF's own client, from an unpacked wheel: nothing else of it is imported."""
     pytest.importorskip("aiohttp", reason="OpenRLHF's client needs aiohttp")
     logs = types.ModuleType("openrlhf.utils.logging_utils")
     logs.init_logger = logging.getLogger
-    path = Path(folder) / "openrlhf" / "utils" / "agent.py"
+    path = folder / "openrlhf" / "utils" / "agent.py"
     spec = importlib.util.spec_from_file_location("openrlhf_agent", path)
     assert spec is not None
     assert spec.loader is not None
@@ -205,8 +200,9 @@ def openrlhf_executor() -> Any:
     return module.SingleTurnAgentExecutor
 
 
-def test_openrlhfs_own_client_gets_its_rewards():
-    executor_class = openrlhf_executor()
+@pytest.mark.network
+def test_openrlhfs_own_client_gets_its_rewards(tmp_path):
+    executor_class = openrlhf_executor(unpacked_wheel("openrlhf", tmp_path))
     prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     token = "a-token-of-enough-letters"
     with listening(load_mini(), token=token) as (url, service):

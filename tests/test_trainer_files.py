@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serve_tools import listening
+from serve_tools import listening, unpacked_wheel
 from test_judge import ScriptedModel
 from tiny import tiny_tokenizer
 
@@ -154,31 +153,11 @@ def test_an_address_that_is_missing_is_said(name, call, monkeypatch):
 
 # The trainers' own code, from wheels without their dependencies.
 
-WHEELS = {"openrlhf": "0.11.2", "verl": "0.9.1"}
-
 
 @pytest.fixture(scope="module")
 def wheel(request, tmp_path_factory):
     """The folder of an unpacked wheel."""
-    folder = tmp_path_factory.mktemp(request.param)
-    get = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "-d",
-        str(folder),
-        f"{request.param}=={WHEELS[request.param]}",
-    ]
-    done = subprocess.run(get, capture_output=True, text=True, check=False)
-    files = list(folder.glob("*.whl"))
-    if done.returncode or not files:
-        pytest.skip(f"{request.param} {WHEELS[request.param]} cannot be downloaded: {done.stderr.strip()[-200:]}")
-    with zipfile.ZipFile(files[0]) as archive:
-        archive.extractall(folder)
-    return next(iter(folder.glob(f"*.data/purelib/{request.param}")), folder / request.param).parent
+    return unpacked_wheel(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def run_trainer(script: str, wheel: Path, **given: Any) -> Any:
