@@ -8,6 +8,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,25 +114,25 @@ def test_a_full_queue_refuses_with_429_and_says_when():
 
 def test_single_queries_wait_for_others_of_their_prompt_and_for_no_one_else():
     model = PacedModel()
-    with served(model, ServeOptions(window_ms=400, batch_size=8)) as client:
+    with served(model, ServeOptions(window_ms=60_000, batch_size=8)) as client:
+        worker = worker_of(client)
         bodies = [
             {"query": [f"{prompt} {number}"], "prompts": [prompt]}
             for prompt in ("Who?", "What?")
             for number in range(3)
         ]
         with asking(client, *bodies, path="/get_reward"):
-            until(lambda: worker_of(client).queues["lobby"] == 6)
-            # A request of several records does not wait; nor does a lobby hold it up.
-            started = time.monotonic()
+            until(lambda: worker.queues["lobby"] == 6)
+            # A request that does not wait is not held up by a lobby, and eight of one prompt are a full batch.
             assert client.post("/v1/reward", json={"records": [record(1)]}).status_code == 200
-            assert time.monotonic() - started < 0.4
-        # Eight of one prompt are a full batch, which waits no longer.
-        bodies = [{"query": [f"Why? {number}"], "prompts": ["Why?"]} for number in range(8)]
-        started = time.monotonic()
-        with asking(client, *bodies, path="/get_reward"):
-            pass
-    assert [len(batch) for batch in model.probed[-1:]] == [8]
-    assert sorted(len(batch) for batch in model.probed[:-1]) in ([1, 3, 3], [1, 6])
+            eight = [{"query": [f"Why? {number}"], "prompts": ["Why?"]} for number in range(8)]
+            with asking(client, *eight, path="/get_reward"):
+                pass
+            assert worker.queues["lobby"] == 6
+            assert sum(map(len, model.probed)) == 9
+            worker.options = replace(worker.options, window_ms=0)  # the window is over
+            client.post("/v1/reward", json={"records": [record(1)]})
+    assert sum(map(len, model.probed)) == 16
 
 
 def test_the_queue_is_empty_after_everything():
