@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +31,7 @@ NAMES = ("Mia", "Tom", "Eva", "Ben", "Ida", "Max")
 MAX_BODY = 65_536
 MOST_GROWTH_MB = 5.0
 ROUNDS = 5
+WARM = 10
 
 
 def record_of(number: int) -> dict[str, Any]:
@@ -63,6 +65,13 @@ class Server:
         """Memory of the process, in MB."""
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+    def core_ms(self) -> float:
+        """Time that its threads have spent on a core, in milliseconds."""
+        total = 0
+        for path in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            total += int(path.read_text("ascii").split()[0])
+        return total / 1e6
 
     def stop(self) -> int:
         """End it; its exit code."""
@@ -192,19 +201,38 @@ async def faults(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def overhead(options: argparse.Namespace) -> dict[str, Any]:
-    """What the server adds to the judge's own time, one request at a time, in milliseconds."""
-    server, added, seen = Server(), [], []
-    for number in range(options.requests + 10):
+    """What the server adds to the judge's own time, one request at a time, in milliseconds: on the clock, and on a core.
+
+    On a machine that does other work too, the clock also counts how long threads wait for a core.
+    """
+    server, added, seen, core = Server(), [], [], 0.0
+    for number in range(options.requests + WARM):
+        if number == WARM:
+            core = server.core_ms()
         started = time.monotonic()
         status, answer = await ask(server, body_of(number))
         took = 1000 * (time.monotonic() - started)
         assert status == 200
-        if number >= 10:  # the first ones warm up
+        if number >= WARM:
             added.append(answer["timings"]["total_ms"] - answer["timings"]["engine_ms"])
             seen.append(took - answer["timings"]["engine_ms"])
+    served = (server.core_ms() - core) / options.requests
     server.stop()
     return {"requests": options.requests, "p50_added_by_server_ms": round(statistics.median(added), 2),
-            "p50_added_seen_by_client_ms": round(statistics.median(seen), 2)}  # fmt: skip
+            "p50_added_seen_by_client_ms": round(statistics.median(seen), 2),
+            "core_ms": {"server": round(served, 2), "in_process": round(in_process_ms(options.requests), 2)}}  # fmt: skip
+
+
+def in_process_ms(count: int) -> float:
+    """Time on a core that a record takes in this process, in milliseconds."""
+    from transformers_egrm import RewardJudge, load_mini
+
+    judge, started = RewardJudge(load_mini(), path="short"), 0.0
+    for number in range(count + WARM):
+        if number == WARM:
+            started = time.process_time()
+        judge([record_of(number)])
+    return 1000 * (time.process_time() - started) / count
 
 
 async def throughput(options: argparse.Namespace) -> dict[str, Any]:
@@ -216,7 +244,7 @@ async def throughput(options: argparse.Namespace) -> dict[str, Any]:
     async def one(_: int) -> None:
         assert (await ask(server, body_of(next(numbers))))[0] == 200
 
-    await many(10, 1, one)  # warms up
+    await many(WARM, 1, one)
     share = max(options.requests // (4 * ROUNDS), 1)
     for _ in range(ROUNDS):
         for name, clients, count in (("one_at_a_time", 1, share), ("at_once", options.clients, 3 * share)):
@@ -244,7 +272,7 @@ async def mixed(options: argparse.Namespace) -> dict[str, Any]:
         assert (await ask(server, body_of(next(numbers))))[0] == 200
         times["beside_long" if running else "alone"].append(1000 * (time.monotonic() - started))
 
-    await many(10, 1, short)
+    await many(WARM, 1, short)
     times["alone"].clear()  # it was the warming up
     for _ in range(ROUNDS):
         await many(options.requests // (2 * ROUNDS), 4, short)
