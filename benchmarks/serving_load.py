@@ -239,6 +239,7 @@ async def throughput(options: argparse.Namespace) -> dict[str, Any]:
     """Records a second, one at a time and many clients at once, in rounds that alternate."""
     server, records = Server(), Counter()
     seconds: dict[str, float] = {"one_at_a_time": 0.0, "at_once": 0.0}
+    core_ms = dict(seconds)
     numbers = iter(range(10**9))
 
     async def one(_: int) -> None:
@@ -248,13 +249,15 @@ async def throughput(options: argparse.Namespace) -> dict[str, Any]:
     share = max(options.requests // (4 * ROUNDS), 1)
     for _ in range(ROUNDS):
         for name, clients, count in (("one_at_a_time", 1, share), ("at_once", options.clients, 3 * share)):
-            started = time.monotonic()
+            started, core = time.monotonic(), server.core_ms()
             await many(count, clients, one)
             seconds[name] += time.monotonic() - started
+            core_ms[name] += server.core_ms() - core
             records[name] += count
     server.stop()
     rates = {name: round(records[name] / seconds[name], 1) for name in records}
-    return {"clients": options.clients, "records": dict(records), "records_per_s": rates,
+    each = {name: round(core_ms[name] / records[name], 2) for name in records}
+    return {"clients": options.clients, "records": dict(records), "records_per_s": rates, "core_ms": each,
             "times": round(rates["at_once"] / rates["one_at_a_time"], 2)}  # fmt: skip
 
 
