@@ -14,7 +14,7 @@ from pydantic import Field
 
 from transformers_egrm.modeling.decision_egrm import HAS_DECISIONS, EGRMForDecision
 from transformers_egrm.serving.asking import Answer, check_size, judge, need_answers, service_of
-from transformers_egrm.serving.schemas import Closed, Seconds
+from transformers_egrm.serving.schemas import Closed
 from transformers_egrm.serving.work import Item, RefusedError
 
 
@@ -34,9 +34,6 @@ class SystemOneRequest(Closed):
     questions: dict[str, dict[str, Any]] = Field(min_length=1, max_length=_MOST_QUESTIONS)
     assets: dict[str, Any] = Field(default_factory=dict, max_length=0, description="Images cannot be judged.")
     think: Literal["never", "auto", "always"] = Field("auto", description="`auto`: where the probabilities are split.")
-    timeout_s: Seconds | None = Field(
-        None, description="What is not thought through by then has the status `timeout`."
-    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ async def systemone(body: SystemOneRequest, request: Request) -> Answer:
     options = {name: value for name, value in service.judging.items() if name not in _OTHERS}
     item = Item(None, steps=partial(_answer, service.decider, asked, {**options, "think": body.think}))
     try:
-        judged = await judge(request, [item], body.timeout_s)
+        judged = await judge(request, [item])
     except RefusedError as error:
         raise RefusedError(error.status, error.kind, error.message[:_MOST_LETTERS], error.retry_after_s) from error
     need_answers(service, judged)
