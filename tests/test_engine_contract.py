@@ -10,10 +10,12 @@ import pytest
 import torch
 from completion_engine import CompletionEngine, serve
 from engine_fixtures import EOS, some_prompts, talkative_generator, tiny_inputs, tiny_task
+from http_engines import SERVERS, fake_engine
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm import EGRMRewardModel, RewardJudge, load_mini
 from transformers_egrm.data.synthetic import examples
+from transformers_egrm.engines.dialects import DIALECTS
 from transformers_egrm.modeling.draft_chains_egrm import ChainDrafts
 from transformers_egrm.modeling.engine_backbone_egrm import Backbone
 from transformers_egrm.modeling.engine_local_egrm import LocalEngine
@@ -24,21 +26,31 @@ from transformers_egrm.modeling.errors_egrm import UnsupportedModelError
 
 
 SUFFIX, OTHER_SUFFIX = (7, 8), (9, 10, 11)
-ENGINES = ("star", "expand", "completions")
+LOCAL = ("star", "expand")
+ENGINES = (*LOCAL, "completions", *DIALECTS)
 
 
 def make(kind: str, generator: Any) -> Any:
     backbone = Backbone(generator)
     if kind == "completions":
         return CompletionEngine(serve(generator), backbone.cost)
+    if kind in DIALECTS:
+        return fake_engine(kind, generator, backbone.cost)
     return LocalEngine(backbone, ChainDrafts(backbone, None))
+
+
+@pytest.fixture(autouse=True)
+def _no_server_is_left():
+    yield
+    while SERVERS:
+        SERVERS.pop().kill()
 
 
 @torch.no_grad()
 def start(kind: str, engine: Any, prompts: list[list[int]], suffix=SUFFIX) -> Any:
     inputs = tiny_inputs(tiny_task(), prompts)
     rows = PromptRows.of(inputs.input_ids, inputs.attention_mask)
-    return engine.start(rows, suffix, decoder="auto" if kind == "completions" else kind)
+    return engine.start(rows, suffix, decoder=kind if kind in LOCAL else "auto")
 
 
 @torch.no_grad()
@@ -118,7 +130,7 @@ def test_a_late_stop_token_ends_no_row_with_its_first_token(kind):
 
 def test_each_row_has_the_models_distribution_at_its_own_temperature_and_nucleus(kind):
     generator, (prompt,) = tiny_generator(), some_prompts([5])
-    count = 1500
+    count = 300 if kind in DIALECTS else 1500  # a request takes longer than a row
     temperatures = (0.6, 1.4)
     prompts = start(kind, make(kind, generator), [prompt])
     drawn = sample(prompts, temperatures * count, top_p=0.5, max_tokens=1)

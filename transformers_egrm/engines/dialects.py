@@ -211,7 +211,10 @@ class SGLang(Dialect):
 
     def posts(self, ask: Ask) -> list[tuple[Post, int]]:
         """See `Dialect`: one request for all rows."""
-        body = {"input_ids": [list(ask.prompt)] * len(ask.rows), "sampling_params": [self._row(ask, r) for r in ask.rows]}
+        body = {
+            "input_ids": [list(ask.prompt)] * len(ask.rows),
+            "sampling_params": [self._row(ask, r) for r in ask.rows],
+        }
         return [(Post("/generate", body), len(ask.rows))]
 
     def _row(self, ask: Ask, row: Row) -> dict[str, Any]:
@@ -227,7 +230,9 @@ class SGLang(Dialect):
         for own in answer if isinstance(answer, list) else [answer]:
             stopped = own["meta_info"]["finish_reason"]["type"] == "stop"
             matched = own["meta_info"]["finish_reason"].get("matched")
-            rows.append(Written(self._ended(ask, [int(token) for token in own["output_ids"]], stopped, matched), stopped))
+            rows.append(
+                Written(self._ended(ask, [int(token) for token in own["output_ids"]], stopped, matched), stopped)
+            )
         return rows
 
     def prompt_tokens(self, answer: Any) -> int | None:
@@ -290,6 +295,15 @@ DIALECTS: dict[str, type[Dialect]] = {
 
 
 __all__ = [
-    "DIALECTS", "Ask", "Dialect", "LlamaCpp", "OpenAIStyle", "Row", "SGLang", "TensorRT", "TransformersServe", "VLLM",
+    "DIALECTS",
+    "VLLM",
+    "Ask",
+    "Dialect",
+    "LlamaCpp",
+    "OpenAIStyle",
+    "Row",
+    "SGLang",
+    "TensorRT",
+    "TransformersServe",
     "Written",
 ]  # fmt: skip

@@ -1,9 +1,8 @@
 """`HttpEngine`: a generator that runs on a server, on the `Engine` seam. Consensus, routing, scorer and calibration stay here."""
 
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,7 +35,12 @@ class HttpEngine:
     device = torch.device("cpu")
 
     def __init__(
-        self, client: Client, dialect: Dialect, cost: CostModel, can: frozenset[str] | None = None, repeats: bool = True
+        self,
+        client: Client,
+        dialect: Dialect,
+        cost: CostModel,
+        can: frozenset[str] | None = None,
+        repeats: bool = True,
     ) -> None:
         self.client, self.dialect, self.cost, self.repeats = client, dialect, cost, repeats
         self.can = dialect.can if can is None else can

@@ -37,6 +37,7 @@ def load_without_generator(folder: str, revision: str | None = None) -> EGRMRewa
             raise ModelError(f"The scorer of {folder!r} lacks {missing[:6]} and has {report.unexpected_keys[:6]} too many.",
                              "Save the checkpoint again.")  # fmt: skip
         model.scorer = scorer
+    config.name_or_path = folder  # where its processor is
     model._loading_options = {"trust_remote_code": False, **({} if revision is None else {"revision": revision})}
     return model.eval()
 

@@ -6,9 +6,12 @@ import random
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, LifoQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,10 +64,8 @@ class _Call:
         self.gone.set()
         sock = getattr(self.connection, "sock", None)
         if sock is not None:
-            try:
+            with suppress(OSError):  # closed already
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # closed already
 
 
 class Client:
@@ -100,8 +101,9 @@ class Client:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="egrm-engine")
-        self._own = threading.local()  # a connection for each thread
+        self._idle: LifoQueue[http.client.HTTPConnection] = LifoQueue()
         self._down = False
+        weakref.finalize(self, _close, self._idle)
 
     def get(self, path: str) -> Any:
         """What is at a path; None where there is nothing.
@@ -178,7 +180,10 @@ class Client:
         return failure
 
     def _once(self, call: _Call) -> tuple[int, float | None, Any | Failure]:
-        kept = getattr(self._own, "connection", None)
+        try:
+            kept = self._idle.get_nowait()
+        except Empty:
+            kept = None
         try:
             status, headers, payload = self._exchange(call, kept)
         except (ConnectionError, http.client.BadStatusLine):
@@ -202,7 +207,7 @@ class Client:
             secure = self._parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             connection = kind(self._parts.hostname or "", self._parts.port)
-        self._own.connection, call.connection = None, connection
+        call.connection = connection
         try:
             connection.timeout = max(0.01, call.seconds_left)
             if connection.sock is not None:
@@ -218,8 +223,13 @@ class Client:
         if answer.will_close or not answer.isclosed():
             connection.close()
         else:
-            self._own.connection = connection
+            self._idle.put(connection)
         return answer.status, answer.headers, payload
+
+
+def _close(idle: LifoQueue[http.client.HTTPConnection]) -> None:
+    while not idle.empty():
+        idle.get_nowait().close()
 
 
 def _late() -> Failure:
