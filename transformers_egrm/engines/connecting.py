@@ -82,7 +82,7 @@ def connect(address: str, processor: Any, cost: CostModel) -> HttpEngine:
     dialect = kind(_name_of(place, models), texts.text_of, texts.ids_of)
     if not dialect.tells_ids:
         _need_plain_thoughts(dialect, processor)
-    return try_out(HttpEngine(client, dialect, cost), texts.ids_of(_TRIAL_TEXT))
+    return try_out(HttpEngine(client, dialect, cost), processor.tokenizer(_TRIAL_TEXT).input_ids)
 
 
 def _models(client: Client) -> list[dict[str, Any]]:
