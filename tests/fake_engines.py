@@ -148,7 +148,10 @@ class FakeServer:
         if path == "/v1/models":
             return self.models()
         if path == "/openapi.json" and self.kind == "transformers":
-            return {"openapi": "3.1.0", "paths": {"/v1/completions": {}, "/load_model": {}, "/reset": {}, "/health": {}}}
+            return {
+                "openapi": "3.1.0",
+                "paths": {"/v1/completions": {}, "/load_model": {}, "/reset": {}, "/health": {}},
+            }
         raise Refused(404, {"detail": "Not Found"})
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -172,7 +175,9 @@ class FakeServer:
         )
         return self._completion(prompt, ids, stopped, {"text": self.words.text(ids), "logprobs": None})
 
-    def _completion(self, prompt: Sequence[int], ids: list[int], stopped: bool, choice: dict[str, Any]) -> dict[str, Any]:
+    def _completion(
+        self, prompt: Sequence[int], ids: list[int], stopped: bool, choice: dict[str, Any]
+    ) -> dict[str, Any]:
         usage = {"prompt_tokens": len(prompt), "total_tokens": len(prompt) + len(ids), "completion_tokens": len(ids)}
         reason = {"finish_reason": "stop" if stopped else "length"}
         return {"id": "cmpl-1", "object": "text_completion", "created": int(time.time()), "model": self.name,

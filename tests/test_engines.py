@@ -345,7 +345,9 @@ def test_an_address_that_cannot_be_read_is_refused(address, said):
         Address.parse(address)
 
 
-@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"timeout_s": 0.0}, {"timeout_s": math.nan}, {"tries": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"concurrency": 0}, {"timeout_s": 0.0}, {"timeout_s": math.nan}, {"tries": 0}], ids=str
+)
 def test_a_setting_out_of_range_is_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         Client("http://127.0.0.1:1", **settings)
@@ -382,8 +384,9 @@ def test_control_tokens_around_thoughts_need_a_server_that_tells_token_ids():
         def decode(self, *words: Any, **more: Any) -> str:
             return tokenizer.decode(*words, **more)
 
-    with fake_server("transformers", tiny_generator(), tokenizer) as server, pytest.raises(
-        UnsupportedModelError, match="<think>, </think> tell where a thought"
+    with (
+        fake_server("transformers", tiny_generator(), tokenizer) as server,
+        pytest.raises(UnsupportedModelError, match="<think>, </think> tell where a thought"),
     ):
         connect(server.url, Thinking(), None)
 

@@ -1,0 +1,71 @@
+"""A judge's components as plain folders: what servers of language models and of encoders load."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForTokenClassification
+
+from transformers_egrm.modeling.errors_egrm import ConfigError
+from transformers_egrm.modeling.hub_components_egrm import has_adapter, merged_state_dict
+
+
+GENERATOR, SCORER = "generator", "scorer"
+"""Names of the folders."""
+_SAME = 1e-5
+
+
+def write_components(model: Any, folder: str | Path, *, scorer: bool = True) -> dict[str, Path]:
+    """Write `generator/`, and `scorer/` where there is an encoder, each with its tokenizer.
+
+    The generator is a causal LM as any other; a live adapter is merged. The scorer becomes a token classifier with one
+    label: the logit of its first token is the score before the sigmoid. It is read back and compared.
+
+    Args:
+        model: An `EGRMRewardModel` with its weights.
+        folder: Made if absent.
+        scorer: Whether the scorer is written too.
+
+    Returns:
+        The folders, by name.
+
+    Raises:
+        ConfigError: The encoder's family has no token classifier that computes the same.
+    """
+    written = {GENERATOR: Path(folder) / GENERATOR}
+    state = merged_state_dict(model.generator) if has_adapter(model.generator) else None
+    model.generator.save_pretrained(written[GENERATOR], state_dict=state)
+    model.processor.tokenizer.save_pretrained(written[GENERATOR])
+    if scorer and model.scorer is not None and model.scorer.kind == "encoder":
+        written[SCORER] = Path(folder) / SCORER
+        _classifier(model).save_pretrained(written[SCORER])
+        model.processor.scorer_tokenizer.save_pretrained(written[SCORER])
+    return written
+
+
+@torch.no_grad()
+def _classifier(model: Any) -> Any:
+    scorer, tokenizer = model.scorer, model.processor.scorer_tokenizer
+    config = type(scorer.encoder.config).from_dict({**scorer.encoder.config.to_dict(), "num_labels": 1})
+    try:
+        classifier = AutoModelForTokenClassification.from_config(config, dtype=torch.float32).eval()
+        report = classifier.base_model.load_state_dict(scorer.encoder.state_dict(), strict=False)
+        classifier.classifier.load_state_dict(scorer.score_head.state_dict())
+        pair = tokenizer("a question", "an answer", return_tensors="pt")
+        logits = classifier(**pair).logits[:, 0, 0]
+    except (ValueError, AttributeError, RuntimeError) as error:
+        raise _refusal(scorer) from error
+    expected = scorer(**{name: pair[name].to(scorer.device) for name in pair}).cpu()
+    if report.missing_keys or not torch.allclose(logits.sigmoid(), expected, atol=_SAME, rtol=0):
+        raise _refusal(scorer)
+    return classifier
+
+
+def _refusal(scorer: Any) -> ConfigError:
+    return ConfigError(
+        f"{type(scorer.encoder).__name__} has no token classifier of Transformers that computes what this scorer does.",
+        "Export the generator alone with --no-scorer, and let the scorer run in the judge.",
+    )
+
+
+__all__ = ["GENERATOR", "SCORER", "write_components"]
