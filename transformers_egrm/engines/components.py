@@ -1,5 +1,6 @@
 """A judge's components as plain folders: what servers of language models and of encoders load."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,21 @@ def write_components(model: Any, folder: str | Path, *, scorer: bool = True) -> 
     written = {GENERATOR: Path(folder) / GENERATOR}
     state = merged_state_dict(model.generator) if has_adapter(model.generator) else None
     model.generator.save_pretrained(written[GENERATOR], state_dict=state)
-    model.processor.tokenizer.save_pretrained(written[GENERATOR])
+    _write_tokenizer(model.processor.tokenizer, written[GENERATOR])
     if scorer and model.scorer is not None and model.scorer.kind == "encoder":
         written[SCORER] = Path(folder) / SCORER
         _classifier(model).save_pretrained(written[SCORER])
-        model.processor.scorer_tokenizer.save_pretrained(written[SCORER])
+        _write_tokenizer(model.processor.scorer_tokenizer, written[SCORER])
     return written
+
+
+def _write_tokenizer(tokenizer: Any, folder: Path) -> None:
+    # It remembers the judge's processor, whose code no server has.
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8"))
+    kept = {name: value for name, value in settings.items() if name not in ("auto_map", "processor_class")}
+    path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 @torch.no_grad()
