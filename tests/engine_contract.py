@@ -36,6 +36,9 @@ class Case:
     """How many of a law are compared."""
     repeats: bool = True
     """Whether a seed draws the same again."""
+    temperatures: tuple[float, float] = (0.6, 1.4)
+    top_p: float = 0.5
+    """With these it says more than one thing."""
 
     @torch.no_grad()
     def start(self, which: Sequence[int] = (0, 1, 2), suffix: tuple[int, ...] | None = None) -> Any:
@@ -91,9 +94,9 @@ def check_greedy(case: Case) -> None:
         assert ids == greedy(case.generator, [*case.prompts[row // 2], *case.suffix], 6, case.stops)
 
 
-def check_ends(case: Case, temperature: float = 1.0) -> None:
+def check_ends(case: Case) -> None:
     """Rows end at a stop token or at their budget, and say which. The generator must do both."""
-    drawn = sample(case.start(), (temperature,) * 8, max_tokens=4, stops=case.stops)
+    drawn = sample(case.start(), case.temperatures[1:] * 8, max_tokens=4, stops=case.stops)
     assert 0 < int(drawn.ended.sum()) < len(drawn.ended)
     for ids, ended, complete in zip(rows_of(drawn), drawn.ended.tolist(), drawn.complete.tolist(), strict=True):
         assert ended == (ids[-1] in case.stops)
@@ -106,13 +109,13 @@ def check_ends(case: Case, temperature: float = 1.0) -> None:
 
 def check_law(case: Case) -> None:
     """Each row has the model's distribution at its own temperature and nucleus: chi-square at 1e-4."""
-    count, temperatures = case.draws, (0.6, 1.4)
-    drawn = sample(case.start((0,)), temperatures * count, top_p=0.5, max_tokens=1, stops=case.stops)
+    count, temperatures = case.draws, case.temperatures
+    drawn = sample(case.start((0,)), temperatures * count, top_p=case.top_p, max_tokens=1, stops=case.stops)
     with torch.no_grad():
         logits = case.generator(input_ids=torch.tensor([[*case.prompts[0], *case.suffix]])).logits[:, -1]
     degrees_seen = 0
     for rung, temperature in enumerate(temperatures):
-        rungs = torch.tensor([temperature]).double(), torch.tensor([0.5]).double()
+        rungs = torch.tensor([temperature]).double(), torch.tensor([case.top_p]).double()
         expected = warped_probs(logits.float(), *rungs)[0] * count
         degrees_seen += same_law(Counter(drawn.tokens[rung::2, 0].tolist()), expected, count)
     assert degrees_seen > 1
@@ -136,7 +139,7 @@ def same_law(seen: Counter, expected: torch.Tensor, count: int) -> int:
 def check_seeds(case: Case) -> None:
     """Draws differ between branches and seeds, and repeat with their seed where the engine says so."""
     ready = case.start((0, 1))
-    first, again, other = (sample(ready, (1.4,) * 4, stops=case.stops, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (sample(ready, case.temperatures[1:] * 4, stops=case.stops, seed=seed) for seed in (1, 1, 2))
     assert (rows_of(first) == rows_of(again)) or not case.repeats
     assert rows_of(first) != rows_of(other)
     assert len({tuple(row) for row in rows_of(first)}) > 4

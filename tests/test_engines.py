@@ -381,7 +381,7 @@ def test_control_tokens_around_thoughts_need_a_server_that_tells_token_ids():
         def __call__(self, *words: Any, **more: Any) -> Any:
             return tokenizer(*words, **more)
 
-        def decode(self, *words: Any, **more: Any) -> str:
+        def decode(self, *words: Any, **more: Any) -> Any:
             return tokenizer.decode(*words, **more)
 
     with (

@@ -33,20 +33,23 @@ def load_model(
 
     target = parse_device(device)
     number_format = parse_dtype(dtype)
+    loaded: Any
     with _explained("model", model, "a folder made by `egrm build` or `save_pretrained`, or a Hub id"):
-        if engine is None:
-            loaded = EGRMRewardModel.from_pretrained(folder_of(model), revision=revision, dtype=number_format)
-        else:
-            from transformers_egrm.engines import connect, load_without_generator
+        if engine is not None:
+            return _load_for_engine(folder_of(model), engine, revision, target)
+        loaded = EGRMRewardModel.from_pretrained(folder_of(model), revision=revision, dtype=number_format)
+        loaded.processor  # noqa: B018 (a checkpoint without one is refused here, not at the first record)
+        return loaded.to(target).eval()
 
-            loaded = load_without_generator(folder_of(model), revision)
-        processor = loaded.processor  # a checkpoint without one is refused here, not at the first record
-        if engine is None:
-            return loaded.to(target).eval()
-        if loaded.scorer is not None:
-            loaded.scorer.to(target)
-        loaded.engine = connect(engine, processor, loaded.backbone.cost)
-        return loaded
+
+def _load_for_engine(folder: str, engine: str, revision: str | None, target: torch.device) -> Any:
+    from transformers_egrm.engines import connect, load_without_generator
+
+    loaded = load_without_generator(folder, revision)
+    if loaded.scorer is not None:
+        loaded.scorer.to(target)
+    loaded.engine = connect(engine, loaded.processor, loaded.backbone.cost)
+    return loaded
 
 
 def load_generator(generator: str, *, dtype: str = "auto", revision: str | None = None) -> tuple[Any, Any]:

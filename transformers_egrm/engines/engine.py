@@ -306,6 +306,9 @@ class _Nodes:
     def __init__(self, nodes: Tensor, sampler: BranchSampler) -> None:
         self.nodes, self.sampler = nodes, sampler
 
+    def keep_prompts(self, index: Tensor) -> None:
+        raise AssertionError("nothing is dropped")
+
     def step(self, tokens: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         states: Tensor = self.sampler.vocabulary.states.clamp_max(self.nodes.shape[1] - 1)  # pyright: ignore[reportAttributeAccessIssue]
         prompts = torch.arange(len(self.nodes)).repeat_interleave(self.sampler.per_prompt)

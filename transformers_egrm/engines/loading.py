@@ -26,28 +26,29 @@ def load_without_generator(folder: str, revision: str | None = None) -> EGRMRewa
     Raises:
         ModelError: The checkpoint lacks the scorer's tensors.
     """
-    config: Any = EGRMConfig.from_pretrained(folder, revision=revision)
+    where: dict[str, Any] = {} if revision is None else {"revision": revision}
+    config: Any = EGRMConfig.from_pretrained(folder, **where)
     with torch.device("meta"):
         model = EGRMRewardModel(config)
     if config.has_scorer:
         scorer = EGRMScorer(config)
-        report = scorer.load_state_dict(_scorer_tensors(folder, revision), strict=False)
+        report = scorer.load_state_dict(_scorer_tensors(folder, where), strict=False)
         missing = [name for name in report.missing_keys if config.scorer_trained or not name.startswith("score_head.")]
         if missing or report.unexpected_keys:
             raise ModelError(f"The scorer of {folder!r} lacks {missing[:6]} and has {report.unexpected_keys[:6]} too many.",
                              "Save the checkpoint again.")  # fmt: skip
         model.scorer = scorer
     config.name_or_path = folder  # where its processor is
-    model._loading_options = {"trust_remote_code": False, **({} if revision is None else {"revision": revision})}
+    model._loading_options = {"trust_remote_code": False, **where}
     return model.eval()
 
 
-def _scorer_tensors(folder: str, revision: str | None) -> dict[str, torch.Tensor]:
-    whole = cached_file(folder, SAFE_WEIGHTS_NAME, revision=revision, _raise_exceptions_for_missing_entries=False)
-    files = [whole]
-    if whole is None:
-        index = cached_file(folder, SAFE_WEIGHTS_INDEX_NAME, revision=revision)
-        files, _ = get_checkpoint_shard_files(folder, index, revision=revision)
+def _scorer_tensors(folder: str, where: dict[str, Any]) -> dict[str, torch.Tensor]:
+    files: list[Any] = [cached_file(folder, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False, **where)]
+    if files == [None]:
+        files = list(
+            get_checkpoint_shard_files(folder, cached_file(folder, SAFE_WEIGHTS_INDEX_NAME, **where), **where)[0] or ()
+        )
     tensors = {}
     for file in files:
         with safe_open(file, "pt") as opened:
