@@ -13,9 +13,11 @@ from engine_fixtures import talkative_generator
 from fake_engines import FakeServer, fake_server, garbled, hung_up, refused_with, stalled, trickling
 from http_engines import SERVERS, bodies, fake_engine
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
 from transformers_egrm import EGRMRewardModel, RewardJudge
 from transformers_egrm.engines import Address, connect, load_without_generator
+from transformers_egrm.engines.components import write_components
 from transformers_egrm.engines.dialects import DIALECTS, Ask, Row
 from transformers_egrm.engines.engine import MOST_PATHS
 from transformers_egrm.engines.wire import Client, Failure, Post
@@ -427,3 +429,39 @@ def test_an_engine_excludes_what_it_replaces(tmp_path, capsys):
     for words in (("--url", "http://127.0.0.1:1"), ("--draft", "lm")):
         assert egrm("score", "egrm-mini", answers, "--engine", "http://127.0.0.1:1", *words) == 1
         assert "--engine says where the generator runs" in " ".join(capsys.readouterr().err.split())
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def test_exported_folders_load_without_this_library_and_compute_the_same(tmp_path):
+    model = judge_model()
+    scored = EGRMRewardModel.from_components(
+        stating_generator(), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer(), selection="vote"
+    )
+    scored.save_pretrained(tmp_path / "judge")
+    assert egrm("export", tmp_path / "judge", "-o", tmp_path / "parts") == 0
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "parts" / "generator", trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "parts" / "generator", trust_remote_code=False)
+    ids = tokenizer("What is 2 + 3?", return_tensors="pt").input_ids
+    assert ids[0].tolist() == model.processor.tokenizer("What is 2 + 3?").input_ids
+    with torch.no_grad():
+        torch.testing.assert_close(plain(input_ids=ids).logits, scored.generator(input_ids=ids).logits)
+    scorer = AutoModelForTokenClassification.from_pretrained(tmp_path / "parts" / "scorer", trust_remote_code=False)
+    reader = AutoTokenizer.from_pretrained(tmp_path / "parts" / "scorer", trust_remote_code=False)
+    pair = reader("a question", "it is 7", return_tensors="pt", return_token_type_ids=True)
+    with torch.no_grad():
+        logits = scorer(**pair).logits
+    expected = scored.scorer.score_texts(["a question"], ["it is 7"], tiny_scorer_tokenizer())
+    torch.testing.assert_close(logits[0, 0].sigmoid(), expected, atol=1e-5, rtol=0)
+    assert egrm("export", tmp_path / "judge", "-o", tmp_path / "parts") == 1  # it holds something
+
+
+def test_a_scorer_that_no_plain_class_computes_is_refused(tmp_path):
+    model = EGRMRewardModel.from_components(
+        stating_generator(), tiny_scorer(), tiny_tokenizer(), tiny_scorer_tokenizer(), selection="vote"
+    )
+    model.scorer.score_head.register_forward_hook(lambda module, given, out: out + 1)
+    with pytest.raises(ConfigError, match="--no-scorer"):
+        write_components(model, tmp_path / "parts")
+    assert set(write_components(model, tmp_path / "alone", scorer=False)) == {"generator"}

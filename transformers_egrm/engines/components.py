@@ -9,6 +9,7 @@ from transformers import AutoModelForTokenClassification
 
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.hub_components_egrm import has_adapter, merged_state_dict
+from transformers_egrm.modeling.judge_scorer_egrm import encode_pairs
 
 
 GENERATOR, SCORER = "generator", "scorer"
@@ -20,7 +21,7 @@ def write_components(model: Any, folder: str | Path, *, scorer: bool = True) -> 
     """Write `generator/`, and `scorer/` where there is an encoder, each with its tokenizer.
 
     The generator is a causal LM as any other; a live adapter is merged. The scorer becomes a token classifier with one
-    label: the logit of its first token is the score before the sigmoid. It is read back and compared.
+    label: the logit of its first token is the score before the sigmoid. Both are compared before anything is written.
 
     Args:
         model: An `EGRMRewardModel` with its weights.
@@ -56,17 +57,18 @@ def _write_tokenizer(tokenizer: Any, folder: Path) -> None:
 @torch.no_grad()
 def _classifier(model: Any) -> Any:
     scorer, tokenizer = model.scorer, model.processor.scorer_tokenizer
-    config = type(scorer.encoder.config).from_dict({**scorer.encoder.config.to_dict(), "num_labels": 1})
+    labels = {"id2label": {0: "score"}, "label2id": {"score": 0}}
+    config = type(scorer.encoder.config).from_dict({**scorer.encoder.config.to_dict(), **labels})
     try:
         classifier = AutoModelForTokenClassification.from_config(config, dtype=torch.float32).eval()
         report = classifier.base_model.load_state_dict(scorer.encoder.state_dict(), strict=False)
         classifier.classifier.load_state_dict(scorer.score_head.state_dict())
-        pair = tokenizer("a question", "an answer", return_tensors="pt")
-        logits = classifier(**pair).logits[:, 0, 0]
+        pairs = encode_pairs(["a question"], ["an answer"], tokenizer, scorer.token_limit(tokenizer))
+        batch = scorer.collate(pairs, tokenizer)
+        logits = classifier(**{name: value.cpu() for name, value in batch.items()}).logits[:, 0, 0]
     except (ValueError, AttributeError, RuntimeError) as error:
         raise _refusal(scorer) from error
-    expected = scorer(**{name: pair[name].to(scorer.device) for name in pair}).cpu()
-    if report.missing_keys or not torch.allclose(logits.sigmoid(), expected, atol=_SAME, rtol=0):
+    if report.missing_keys or not torch.allclose(logits.sigmoid(), scorer(**batch).cpu(), atol=_SAME, rtol=0):
         raise _refusal(scorer)
     return classifier
 
