@@ -171,7 +171,7 @@ class FakeServer:
         _known(body, _OPENAI)
         prompt = body["prompt"]
         ids, _, stopped = self.words.write(
-            prompt, body["max_tokens"], body["temperature"], body["top_p"], body["seed"], self.words.eos
+            prompt, body["max_tokens"], body["temperature"], body["top_p"], body.get("seed"), self.words.eos
         )
         return self._completion(prompt, ids, stopped, {"text": self.words.text(ids), "logprobs": None})
 
@@ -223,7 +223,7 @@ class FakeServer:
         prompt = body["prompt"]
         ends = {*body.get("stop_token_ids", ()), *(() if body.get("ignore_eos") else self.words.eos)}
         ids, _, stopped = self.words.write(
-            prompt, body["max_tokens"], body["temperature"], body["top_p"], body["seed"], ends
+            prompt, body["max_tokens"], body["temperature"], body["top_p"], body.get("seed"), ends
         )
         plain = body.get("detokenize", True)
         shown = ids if body.get("include_stop_str_in_output") or not stopped else ids[:-1]
@@ -246,7 +246,7 @@ class FakeServer:
         ends = {ends} if isinstance(ends, int) else set(ends or ())
         temperature = settings["temperature"] if settings["do_sample"] else 0.0
         budget = body["max_tokens"]
-        ids, _, _ = self.words.write(prompt, budget, temperature, settings.get("top_p", 1.0), body["seed"], ends)
+        ids, _, _ = self.words.write(prompt, budget, temperature, settings.get("top_p", 1.0), body.get("seed"), ends)
         reason = "length" if len(ids) >= budget else "stop"
         usage = {"completion_tokens": len(ids), "prompt_tokens": len(prompt), "total_tokens": len(prompt) + len(ids)}
         return {"id": "1", "choices": [{"finish_reason": reason, "index": 0, "text": self.words.text(ids)}],
@@ -295,7 +295,7 @@ class FakeServer:
         order = body.get("samplers", _LLAMA_SAMPLERS)
         assert body.get("cache_prompt", True) is True
         ids, _, stopped = self.words.write(
-            prompt, body["n_predict"], body["temperature"], body["top_p"], body["seed"], self.words.eos, order
+            prompt, body["n_predict"], body["temperature"], body["top_p"], body.get("seed"), self.words.eos, order
         )
         return {
             "index": 0, "content": self.words.text(ids), "tokens": ids if body.get("return_tokens") else [], "id_slot": 0,

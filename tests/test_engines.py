@@ -309,6 +309,15 @@ def test_a_server_that_reads_another_prompt_than_was_sent_is_found_out():
             connect(server.url, model.processor, model.backbone.cost)
 
 
+@pytest.mark.parametrize("kind", sorted(DIALECTS))
+def test_seeds_may_be_left_out(kind):
+    model = judge_model()
+    with fake_server(kind, model.generator, tiny_tokenizer()) as server:
+        assert not connect(f"{server.url}?seeds=no", model.processor, model.backbone.cost).repeats
+        assert '"seed"' not in (asked := json.dumps(bodies(server)))
+        assert "sampling_seed" not in asked
+
+
 def test_names_tokens_and_wrong_addresses():
     model = judge_model()
     with fake_server("vllm", model.generator, tiny_tokenizer()) as server:
@@ -338,7 +347,8 @@ def test_a_token_is_read_from_the_environment(monkeypatch):
         ("127.0.0.1:8000", "is http://HOST:PORT"),
         ("ftp://host", "is http://HOST:PORT"),
         ("ollama+http://host", "A server is one of vllm, sglang"),
-        ("http://host?retries=3", "settings are concurrency, timeout_s, tries"),
+        ("http://host?retries=3", "settings are concurrency, timeout_s, tries, seeds"),
+        ("http://host?seeds=perhaps", "must be yes or no"),
         ("http://host?tries=many", "must be a number"),
     ],
 )

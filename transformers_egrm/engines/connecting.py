@@ -32,6 +32,8 @@ class Address:
     """Its name on the server; None: the only one there is."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Arguments of `Client`: `concurrency`, `timeout_s`, `tries`."""
+    seeds: bool = True
+    """Whether requests have seeds."""
 
     @classmethod
     def parse(cls, text: str) -> "Address":
@@ -47,18 +49,25 @@ class Address:
                               f"A kind of server may come first, as in {next(iter(DIALECTS))}+http://127.0.0.1:8000.")  # fmt: skip
         if kind and kind not in DIALECTS:
             raise ConfigError(f"A server is one of {', '.join(DIALECTS)}, got {kind!r} in {text!r}.")
-        readers: dict[str, Callable[[str], Any]] = {"concurrency": int, "timeout_s": float, "tries": int}
+        readers: dict[str, Callable[[str], Any]] = {
+            "concurrency": int,
+            "timeout_s": float,
+            "tries": int,
+            "seeds": {"yes": True, "no": False}.__getitem__,
+        }
         settings = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in readers:
                 raise ConfigError(f"An engine's settings are {', '.join(readers)}, got {name!r} in {text!r}.")
             try:
                 settings[name] = readers[name](value)
-            except ValueError:
-                raise ConfigError(f"`{name}` must be a number, got {value!r} in {text!r}.") from None
+            except (ValueError, KeyError):
+                expected = "yes or no" if name == "seeds" else "a number"
+                raise ConfigError(f"`{name}` must be {expected}, got {value!r} in {text!r}.") from None
         # Whether an address ends in /v1 or not, both are meant alike.
         path = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(f"{scheme}://{parts.netloc}{path}", kind or None, parts.fragment or None, settings)
+        seeds = settings.pop("seeds", True)
+        return cls(f"{scheme}://{parts.netloc}{path}", kind or None, parts.fragment or None, settings, seeds)
 
 
 def connect(address: str, processor: Any, cost: CostModel) -> HttpEngine:
@@ -75,14 +84,17 @@ def connect(address: str, processor: Any, cost: CostModel) -> HttpEngine:
         UnsupportedModelError: Its answers cannot tell what judging needs.
     """
     place = Address.parse(address)
-    client = Client(place.url, token=os.environ.get(TOKEN_VARIABLE), **place.settings)
+    token, settings = os.environ.get(TOKEN_VARIABLE), place.settings
+    client = Client(place.url, token=token, **settings)
     models = _models(client)
     kind = DIALECTS[place.kind or _find_kind(client, models)]
+    if kind.concurrency is not None:
+        client = Client(place.url, token=token, **{**settings, "concurrency": kind.concurrency})
     texts = _Texts(processor.tokenizer)
     dialect = kind(_name_of(place, models), texts.text_of, texts.ids_of)
     if not dialect.tells_ids:
         _need_plain_thoughts(dialect, processor)
-    return try_out(HttpEngine(client, dialect, cost), processor.tokenizer(_TRIAL_TEXT).input_ids)
+    return try_out(HttpEngine(client, dialect, cost, seeds=place.seeds), processor.tokenizer(_TRIAL_TEXT).input_ids)
 
 
 def _models(client: Client) -> list[dict[str, Any]]:
@@ -183,12 +195,13 @@ def try_out(engine: HttpEngine, prompt: Sequence[int]) -> HttpEngine:
         can -= {"logits", "restrict"}
     if "log_probs" in can and not ("logits" in can and _tells_log_probs(engine, prompt)):
         can -= {"log_probs"}
-    return HttpEngine(engine.client, engine.dialect, engine.cost, frozenset(can), repeats)
+    return HttpEngine(engine.client, engine.dialect, engine.cost, frozenset(can), repeats, engine.seeds)
 
 
 def _draws(engine: HttpEngine, prompt: Sequence[int]) -> _Trial:
     # One after the other: a server may seed itself, not the request.
-    rows = [Row(0.0, 1.0, 1), Row(_HOT, 1.0, 1), Row(_HOT, 1.0, 1), *(Row(_HOT, 1.0, seed) for seed in (2, 3, 4))]
+    plan = ((0.0, 1), (_HOT, 1), (_HOT, 1), (_HOT, 2), (_HOT, 3), (_HOT, 4))
+    rows = [Row(temperature, 1.0, seed if engine.seeds else None) for temperature, seed in plan]
     drawn = []
     for row in rows:
         ((written,),) = engine.draw([Ask(tuple(prompt), (row,), _TRIAL_TOKENS, ())])
@@ -213,7 +226,7 @@ def _reads(engine: HttpEngine, prompt: Sequence[int], likeliest: int) -> bool:
 
 def _tells_log_probs(engine: HttpEngine, prompt: Sequence[int]) -> bool:
     # Of a token drawn at another temperature it must tell what `read` says, at temperature 1.
-    ((drawn,),) = engine.draw([Ask(tuple(prompt), (Row(_HOT, 1.0, 5),), 1, (), log_probs=True)])
+    ((drawn,),) = engine.draw([Ask(tuple(prompt), (Row(_HOT, 1.0, None),), 1, (), log_probs=True)])
     if isinstance(drawn, Failure) or not drawn.log_probs:
         return False
     ((read,),) = engine.read([prompt], drawn.tokens, [float("inf")]).tolist()

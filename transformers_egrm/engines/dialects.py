@@ -22,7 +22,12 @@ class Row:
 
     temperature: float
     top_p: float
-    seed: int
+    seed: int | None
+    """None: the server draws as it likes."""
+
+    def seeded(self, name: str) -> dict[str, int]:
+        """The seed as a field of a request; no field without one."""
+        return {} if self.seed is None else {name: self.seed}
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Dialect(ABC):
     """Most tokens that one request may ask the log-probabilities of."""
     tells_ids: ClassVar[bool] = True
     """Whether it answers with token ids; else with text, without control tokens."""
+    concurrency: ClassVar[int | None] = None
+    """Most requests at a time where more would do harm; None: as many as the client sends."""
 
     def __init__(
         self, model: str, text_of: Callable[[Sequence[int]], str], ids_of: Callable[[str], list[int]]
@@ -112,7 +119,7 @@ class OpenAIStyle(Dialect):
 
     def _common(self, ask: Ask, row: Row) -> dict[str, Any]:
         return {"model": self.model, "prompt": list(ask.prompt), "max_tokens": self._budget(ask), "n": 1,
-                "temperature": row.temperature, "top_p": row.top_p, "seed": row.seed}  # fmt: skip
+                "temperature": row.temperature, "top_p": row.top_p, **row.seeded("seed")}  # fmt: skip
 
     def _own(self, ask: Ask, row: Row) -> dict[str, Any]:
         return {}
@@ -164,7 +171,7 @@ class VLLM(OpenAIStyle):
 
     def reading(self, prompt: Sequence[int], columns: Sequence[int]) -> Post:
         """See `Dialect`: they come before temperature and nucleus."""
-        ask = Ask(tuple(prompt), (Row(1.0, 1.0, 0),), 1, ())
+        ask = Ask(tuple(prompt), (Row(1.0, 1.0, None),), 1, ())
         ((post, _),) = self.posts(ask)
         named = {"logprobs": len(columns), "logprob_token_ids": list(columns), "return_tokens_as_token_ids": True}
         return Post(post.path, {**post.body, **named})
@@ -190,9 +197,13 @@ class TensorRT(OpenAIStyle):
 
 
 class TransformersServe(OpenAIStyle):
-    """`transformers serve`: it takes a text, and a whole `GenerationConfig` with it; one request is run at a time."""
+    """`transformers serve`: it takes a text, and a whole `GenerationConfig` with it.
+
+    It runs one request at a time, and seeds itself when one arrives: a second one would take the first one's seed.
+    """
 
     name = "transformers"
+    concurrency = 1
 
     def _common(self, ask: Ask, row: Row) -> dict[str, Any]:
         sampled = {"do_sample": True, "temperature": row.temperature, "top_p": row.top_p, "top_k": 0}
@@ -200,7 +211,7 @@ class TransformersServe(OpenAIStyle):
         settings = {**(sampled if row.temperature > 0 else {"do_sample": False}), "eos_token_id": ends,
                     "pad_token_id": ends[0] if ends else 0, "max_new_tokens": self._budget(ask)}  # fmt: skip
         return {"model": self.model, "prompt": self.text_of(ask.prompt), "max_tokens": self._budget(ask),
-                "seed": row.seed, "generation_config": json.dumps(settings)}  # fmt: skip
+                **row.seeded("seed"), "generation_config": json.dumps(settings)}  # fmt: skip
 
 
 class SGLang(Dialect):
@@ -221,7 +232,7 @@ class SGLang(Dialect):
         return {
             "max_new_tokens": ask.max_tokens, "temperature": row.temperature, "top_p": row.top_p, "top_k": -1,
             "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-            "ignore_eos": True, "stop_token_ids": list(ask.stop_ids), "no_stop_trim": True, "sampling_seed": row.seed,
+            "ignore_eos": True, "stop_token_ids": list(ask.stop_ids), "no_stop_trim": True, **row.seeded("sampling_seed"),
         }  # fmt: skip
 
     def written(self, ask: Ask, answer: Any) -> list[Written]:
@@ -242,7 +253,7 @@ class SGLang(Dialect):
 
     def reading(self, prompt: Sequence[int], columns: Sequence[int]) -> Post:
         """See `Dialect`: at temperature 1, since they come after it."""
-        row = self._row(Ask(tuple(prompt), (), 1, ()), Row(1.0, 1.0, 0))
+        row = self._row(Ask(tuple(prompt), (), 1, ()), Row(1.0, 1.0, None))
         return Post("/generate", {"input_ids": list(prompt), "sampling_params": row, "return_logprob": True,
                                   "token_ids_logprob": list(columns)})  # fmt: skip
 
@@ -265,7 +276,7 @@ class LlamaCpp(Dialect):
                 "prompt": list(ask.prompt), "n_predict": ask.max_tokens, "temperature": row.temperature,
                 "top_p": row.top_p, "top_k": 0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0,
                 "presence_penalty": 0.0, "frequency_penalty": 0.0, "samplers": ["temperature", "top_p"],
-                "seed": row.seed, "cache_prompt": True, "return_tokens": True,
+                **row.seeded("seed"), "cache_prompt": True, "return_tokens": True,
             }), 1)
             for row in ask.rows
         ]  # fmt: skip

@@ -30,6 +30,7 @@ class HttpEngine:
         cost: Sizes of the generator, for the account of what a judgement took.
         can: What the server was seen to do; by default what its kind declares.
         repeats: Whether the same seed was seen to draw the same again.
+        seeds: Whether requests have seeds.
     """
 
     device = torch.device("cpu")
@@ -41,8 +42,10 @@ class HttpEngine:
         cost: CostModel,
         can: frozenset[str] | None = None,
         repeats: bool = True,
+        seeds: bool = True,
     ) -> None:
-        self.client, self.dialect, self.cost, self.repeats = client, dialect, cost, repeats
+        self.client, self.dialect, self.cost = client, dialect, cost
+        self.repeats, self.seeds = repeats and seeds, seeds
         self.can = dialect.can if can is None else can
 
     def start(self, prompts: PromptRows, suffix: Sequence[int], *, decoder: str = "auto") -> "HttpPrompts":
@@ -239,7 +242,8 @@ class HttpPrompts:
 
     def _row(self, branches: Branches, row: int, step: int) -> Row:
         number = uniforms(branches.seed, branches.item_ids[row, None], branches.branch_ids[row, None], step)
-        return Row(float(branches.temperatures[row]), float(branches.top_ps[row]), int(float(number) * 2**31))
+        seed = int(float(number) * 2**31) if self.engine.seeds else None
+        return Row(float(branches.temperatures[row]), float(branches.top_ps[row]), seed)
 
     def _prompt(self, row: int) -> tuple[int, ...]:
         return (*self.bodies[row].ids, *self.suffix)
