@@ -193,6 +193,8 @@ class FakeServer:
             raise Refused(400, _vllm_error("token_id(s) in logprob_token_ids contain out-of-vocab token ids"))
         if len(prompt) + body["max_tokens"] > 1024:
             raise Refused(400, _vllm_error("This model's maximum context length is 1024 tokens."))
+        if not 0 <= body["temperature"] <= 2:
+            raise Refused(400, _vllm_error("temperature must be in [0, 2]"))
         # What a request leaves out comes from the model's generation_config.json: here a top-k that no judge wants.
         assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (0, 0.0, 1.0)
         ends = {*body.get("stop_token_ids", ()), *(() if body.get("ignore_eos") else self.words.eos)}

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -132,7 +133,7 @@ def case(server, model) -> Case:
     return Case(
         engine, model.generator, prompts, suffix=task.short_suffix_ids, other_suffix=task.long_suffix_ids,
         stops=task.chain_stop_ids, draws=200, repeats=engine.repeats,
-        temperatures=(2.0, 4.0), top_p=0.95,
+        temperatures=(1.5, 2.0) if server.kind == "vllm" else (2.0, 4.0), top_p=0.95,
     )  # fmt: skip
 
 
@@ -141,7 +142,12 @@ def test_it_keeps_the_contract(case, check):
     check(case)
 
 
-def test_rows_end_at_a_stop_token_or_at_their_budget_and_say_which(case):
+def test_rows_end_at_a_stop_token_or_at_their_budget_and_say_which(case, server, model):
+    if server.kind == "vllm":  # at no temperature that it takes would its own end token fail to come
+        ids = torch.tensor([[*case.prompts[0], *case.suffix]])
+        with torch.no_grad():
+            likely = int(model.generator(input_ids=ids).logits[0, -1].argmax())
+        case = replace(case, stops=(likely,))
     check_ends(case)
 
 
