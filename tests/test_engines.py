@@ -12,10 +12,12 @@ from cli_tools import build_checkpoint, egrm, one_thread, read_jsonl, stating_ge
 from engine_fixtures import talkative_generator
 from fake_engines import FakeServer, fake_server, garbled, hung_up, refused_with, stalled, trickling
 from http_engines import SERVERS, bodies, fake_engine
+from serve_tools import served
 from tiny import tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
 from transformers_egrm import EGRMRewardModel, RewardJudge
+from transformers_egrm.cli.loading import load_model
 from transformers_egrm.engines import Address, connect, load_without_generator
 from transformers_egrm.engines.components import write_components
 from transformers_egrm.engines.dialects import DIALECTS, Ask, Row
@@ -432,6 +434,17 @@ def test_a_judge_is_loaded_without_its_generator_and_scores_chains_as_before(tmp
         assert (result.verdict, result.status) == (expected.verdict, expected.status)
         ours, theirs = ([c.score for c in one.account.candidates] for one in (result, expected))
         assert ours == pytest.approx(theirs, abs=1e-5, nan_ok=True)
+
+
+def test_a_server_of_rewards_has_its_generator_on_another_server(tmp_path):
+    model = judge_model()
+    model.save_pretrained(tmp_path / "judge")
+    expected = RewardJudge(model, consensus="exact", path="short")(RECORDS)
+    with fake_server("vllm", model.generator, tiny_tokenizer()) as server:
+        away = load_model(str(tmp_path / "judge"), engine=server.url)
+        with served(away, judging={"consensus": "exact", "path": "short"}) as client:
+            answer = client.post("/v1/reward", json={"records": RECORDS}).json()
+    assert [(row["verdict"], row["status"]) for row in answer["results"]] == [(r.verdict, "ok") for r in expected]
 
 
 def test_an_engine_excludes_what_it_replaces(tmp_path, capsys):
