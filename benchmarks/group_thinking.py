@@ -60,7 +60,7 @@ def judged_groups(model: str, split: str, count: int, size: int, seed: int, top_
     judge = RewardJudge(model, batch_size=size)
     nucleus = (top_p,) * len(judge.model.config.judge_options().temperatures)
     exact = {"path": "short", "consensus": "exact", "reward": "expected", "top_ps": nucleus}
-    long = {"path": "long", "reuse_probes": False}
+    long = {"path": "long", "reuse_probes": False, "num_chains": 4}
     columns = [RewardJudge(judge.model, batch_size=size, **own)(records) for own in (exact, long, {**long, "seed": 1})]
     members = list(zip(*columns, strict=True))
     return [members[start : start + size] for start in range(0, len(members), size)]

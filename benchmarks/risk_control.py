@@ -9,7 +9,8 @@ the same. They are judged once on both paths and kept in `POOL.exact.jsonl` and
 a threshold by `calibration.choose`; its true risk is the pool's. Writes results.json and table.md.
 
 `--judged` takes items that pareto.py judged instead, calibration and test pools for example; the long path is then four chains
-by the scorer.
+by the scorer. `--runs` takes folders of `egrm bench` on pairs instead, in which every ask took the long path and explained
+its probes; what their questions allow at all is told too.
 
 The oracle is the laxest threshold of the same grid whose risk in the pool is at most r.
 """
@@ -39,6 +40,8 @@ from transformers_egrm.judge import RewardJudge
 
 
 RISKS = (0.01, 0.02, 0.05)
+LAX_RISKS = (0.4, 0.6)
+"""Of runs: a judge near chance can keep no other."""
 ALLOWED = 18
 """Of 200 promises at delta = 0.05, so many may be exceeded: chance alone gives no more in 99 % of runs."""
 
@@ -104,6 +107,56 @@ def pool_of_rows(files: Sequence[Path], kind: str) -> Labelled:
     return Labelled(items)
 
 
+def pool_of_run(folder: Path) -> Labelled:
+    """The pool of a run on pairs: each order of a pair is an item.
+
+    Args:
+        folder: Written by `egrm bench`, with exact consensus.
+
+    Raises:
+        SystemExit: An ask took the short path, so that nobody knows what chains would have said.
+    """
+    items = []
+    for line in (folder / "items.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        for number, ask in enumerate(row["asks"]):
+            if ask["route"] != "long":
+                raise SystemExit(f"{folder}: {row['id']} took the short path; judge it with `--path long`.")
+            rungs = [rung["distribution"] for rung in ask["details"]["probes"]]
+            short = max(rungs[0], key=lambda label: sum(rung[label] for rung in rungs))
+            truths = [row["truths"][place] for place in ask["shown"]]
+            right, flops = "A" if truths[0] > truths[1] else "B", ask["flops"]
+            items.append(
+                CalibrationItem(
+                    id=f"{row['id']}/{number}", question_id=row["question_id"], text_digest=digest_of(row["question_id"]),
+                    verdict=short, short_right=short == right, long_right=ask["verdict"] == right,
+                    consensus=ask["consensus"], short_flops=flops, long_flops=flops,
+                )
+            )  # fmt: skip
+    return Labelled(items)
+
+
+def told_of_run(folder: Path, **settings: Any) -> str:
+    """What can be promised of a run's judge, and how often a promise from as many questions would be exceeded.
+
+    Args:
+        folder: As `pool_of_run` reads it.
+        **settings: `resamples` and `delta` of `control`.
+    """
+    pool = pool_of_run(folder)
+    lines = [
+        f"{folder.name}: {len(pool)} asks of {pool.num_questions} questions; right: short {pool.short_right.mean():.1%}, "
+        f"long {pool.long_right.mean():.1%}; consensus {pool.consensus.min():.3f} to {pool.consensus.max():.3f}"
+    ]  # fmt: skip
+    for level in (*RISKS, *LAX_RISKS):
+        row = control(pool, level, questions=pool.num_questions, **settings)
+        found = choose(pool, Aim("risk", level), settings["delta"])
+        told = f"threshold {found.threshold:g}, short {found.short_share:.1%}" if found.promised else found.reason
+        lines.append(f"  r = {level:.0%}: {told}; exceeded {row['exceeded']} of {row['resamples']}, promised "
+                     f"{row['promised']}, short {row['short_share']:.1%}, oracle {row['oracle_share']:.1%}")  # fmt: skip
+    return "\n".join(lines)
+
+
 def control(pool: Labelled, level: float, *, resamples: int, questions: int, delta: float) -> dict[str, Any]:
     """How often the promise of one risk is exceeded, and what short share it leaves.
 
@@ -163,6 +216,9 @@ def main() -> None:
     parser.add_argument(
         "--judged", nargs="+", type=Path, default=[], metavar="FILE", help="pools of pareto.py instead"
     )
+    parser.add_argument(
+        "--runs", nargs="+", type=Path, default=[], metavar="FOLDER", help="runs of `egrm bench` instead"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--kinds", nargs="+", choices=("exact", "sampled"), default=["exact", "sampled"])
@@ -174,10 +230,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     given = parser.parse_args()
     options = {name: getattr(given, name) for name in ("temperatures", "top_ps") if getattr(given, name)}
-    if (given.pool is None) == (not given.judged):
-        parser.error("one of --pool and --judged says where the items are")
-    questions = [] if given.judged else world_questions(given.items)
+    if sum(map(bool, (given.pool, given.judged, given.runs))) != 1:
+        parser.error("one of --pool, --judged and --runs says where the items are")
+    questions = world_questions(given.items) if given.pool else []
     results: dict[str, Any] = {"judge": given.judge, "options": options, "rows": []}
+    if given.runs:
+        for folder in given.runs:
+            print(told_of_run(folder, resamples=given.resamples, delta=given.delta))
+        return
     for kind in given.kinds:
         if given.judged:
             pool = pool_of_rows(given.judged, kind)

@@ -41,6 +41,8 @@ SMALL = {
     "disable_tqdm": True, "dataloader_pin_memory": False, "lr_scheduler_type": "constant", **no_recomputation(),
 }  # fmt: skip
 """What both trainings share: a model of a million parameters on a CPU."""
+JUDGING: dict[str, Any] = {"consensus": "sampled", "consensus_threshold": 0.8, "top_ps": (0.95,) * 5, "num_chains": 4}
+"""How the judge judges: as in the paper."""
 REWARDS: dict[str, dict[str, Any]] = {
     "verdict": {},
     "mean": {"reward": "expected"},
@@ -211,7 +213,7 @@ def run(
     policy, tokenizer = judge.generator, judge.processor.tokenizer
     fine_tune(policy, tokenizer, faulty_answers(seed), seed)
     truth = TruthCallback(tokenizer, is_right, every)
-    judging = {"scale": 0.1, "batch_size": ANSWERS, "device": "cpu", **REWARDS[reward]}
+    judging = {"scale": 0.1, "batch_size": ANSWERS, "device": "cpu", **JUDGING, **REWARDS[reward]}
     told = (ShuffledReward if shuffled else EGRMReward)("egrm-mini", **judging)
     train(policy, tokenizer, told, seed, steps, truth)
     return truth.history

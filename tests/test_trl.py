@@ -5,6 +5,8 @@ import inspect
 import logging
 import multiprocessing
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -402,6 +404,24 @@ def test_a_pickled_reward_holds_no_model(kind, mini):
     assert pickle.loads(sent).bounds == (0.0, 1.0)
     with pytest.raises(ConfigError, match=r"cannot be sent to another process\. Give it the model's folder"):
         pickle.dumps(kind(mini))
+
+
+def test_two_rewards_in_two_threads_load_one_after_the_other(mini, monkeypatch):
+    loading: list[int] = []
+
+    def load(*args, **settings):
+        loading.append(1)
+        time.sleep(0.05)
+        assert loading == [1]
+        loading.clear()
+        return mini
+
+    monkeypatch.setattr(EGRMRewardModel, "from_pretrained", load)
+    with ThreadPoolExecutor() as threads:
+        told = list(
+            threads.map(lambda reward: reward.model, [EGRMReward("egrm-mini", device="cpu") for _ in range(3)])
+        )
+    assert all(model is mini for model in told)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from grpo_with_egrm import REWARDS, run  # pyright: ignore[reportMissingImports]
+from grpo_with_egrm import JUDGING, REWARDS, run  # pyright: ignore[reportMissingImports]
 
 from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.training.run import quiet
@@ -33,6 +33,6 @@ def test_true_reward_rises_with_the_judge_and_not_with_shuffled_rewards():
     assert min(rises) > max(controls) + NOISE
 
 
-def test_every_way_to_reward_doubt_is_one_of_the_judges_options():
-    for options in REWARDS.values():
+def test_every_way_to_judge_in_the_example_is_one_of_the_judges_options():
+    for options in (JUDGING, *REWARDS.values()):
         JudgeOptions().with_overrides(**options)

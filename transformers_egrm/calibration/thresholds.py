@@ -32,6 +32,8 @@ from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
 
 CHOOSING_SHARE = 0.15
 """Of the questions: choosing needs few, and what it takes the test lacks."""
+SURELY = 0.4
+"""Of delta: where the expected p-value is at most so much of it, a threshold is safe to begin with."""
 GRID_STEPS = 50
 _DIGITS = 6  # of a threshold: consensus within 1e-6 is equal to the router
 
@@ -151,9 +153,10 @@ def choose(
 
 
 def _plan(chosen: Labelled, aim: Aim, grid: Sequence[float], count: int, delta: float) -> tuple[str, Sequence[float]]:
-    """The test, and the thresholds in order: from the one that is expected to pass most surely to the laxest.
+    """The test, and the thresholds in order: from the strictest that is expected to pass surely to the laxest.
 
-    Which test has more power depends on how alike the answers to one question are; the choosing questions tell.
+    Where none is, from the likeliest to pass. A strict start costs nothing where it passes, and it is kept where a laxer one
+    fails. Which test has more power depends on how alike the answers to one question are; the choosing questions tell.
     """
     best: tuple[int, float, str, int] | None = None
     smooth = _smooth_failures(chosen, aim)
@@ -161,8 +164,9 @@ def _plan(chosen: Labelled, aim: Aim, grid: Sequence[float], count: int, delta: 
         expected = [_expected(chosen, aim, test, threshold, count, smooth) for threshold in grid]
         if expected:
             laxest = max((place for place, p in enumerate(expected) if p <= delta), default=-1)
-            start = int(np.argmin(expected))
-            best = max(best or (-2, 0.0, "", 0), (laxest, -expected[start], test, start))
+            surely = next((place for place, p in enumerate(expected) if p <= SURELY * delta), None)
+            start = int(np.argmin(expected)) if surely is None else surely
+            best = max(best or (-2, 0.0, "", 0), (laxest, -min(expected), test, start))
     return (aim.tests[0], ()) if best is None else (best[2], grid[best[3] :])
 
 

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ SPACES = ("pointwise", "binary")
 """Verdict spaces that judge one response."""
 STAGES = {"short": "probes", "long": "chains"}
 """Route -> what answered."""
+# Transformers replaces functions of its own while it loads: in two threads at once, tied weights get lost.
+_LOADING = RLock()
 
 
 class EGRMReward:
@@ -142,10 +144,11 @@ class EGRMReward:
     @property
     def model(self) -> EGRMRewardModel:
         """The judge; the first use loads it."""
-        if self._model is None:
-            model: Any = EGRMRewardModel.from_pretrained(folder_of(self.source), **self.model_kwargs)
-            self._model = model if "device_map" in self.model_kwargs else model.to(self.device or _own_device())
-            self._check_space()
+        with _LOADING:
+            if self._model is None:
+                model: Any = EGRMRewardModel.from_pretrained(folder_of(self.source), **self.model_kwargs)
+                self._model = model if "device_map" in self.model_kwargs else model.to(self.device or _own_device())
+                self._check_space()
         return self._model
 
     @property
