@@ -22,6 +22,7 @@ COMMANDS = {
     "calibrate": "Set a judge's threshold from labels, with a promise that holds at the confidence asked for.",
     "serve": "Serve a judge over HTTP.",
     "client": "Write the client of `egrm serve` to stdout, as one file of Python.",
+    "export": "Write generator and scorer of a judge as plain folders, which vLLM, SGLang and others load.",
     "train": "Train a judge: routed fine-tuning, then a scorer of chains, then reinforcement learning.",
     "bench": "Judges on benchmarks and on your own file: accuracies with intervals, biases, costs and rivals.",
 }

@@ -92,8 +92,8 @@ class _Continued:
         # `drafting="auto"` asks without needing: it is plain decoding here.
         return self._prompts.sample(*args, **wanted)
 
-    def read(self, paths: Sequence[Sequence[int]], columns: torch.Tensor) -> torch.Tensor:
-        return self._prompts.read(paths, columns)
+    def read(self, paths: Sequence[Sequence[int]], columns: torch.Tensor, **limits: Any) -> torch.Tensor:
+        return self._prompts.read(paths, columns, **limits)
 
     def body(self, row: int) -> Body:
         return _Rest(self._body, self._rest)

@@ -4,6 +4,7 @@
 EGRMError
 ├── ConfigError             a setting
 ├── DataError               a file of records or results
+├── EngineError             an engine elsewhere that does not answer
 ├── InputError              a record
 │   └── PromptTooLongError
 ├── MissingExtraError       a library that is not installed
@@ -40,6 +41,14 @@ class ConfigError(EGRMError, ValueError):
 
 class DataError(EGRMError, ValueError):
     """A file cannot be read or written as asked."""
+
+
+class EngineError(EGRMError, RuntimeError):
+    """An engine that runs elsewhere cannot be reached, or answers otherwise than it should. Other records may be judged."""
+
+    blames = "record"
+    status: ClassVar[str] = "error"
+    """The `status` of the record's result."""
 
 
 class InputError(EGRMError, ValueError):
@@ -134,6 +143,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "EGRMError",
+    "EngineError",
     "InputError",
     "MissingExtraError",
     "ModelError",

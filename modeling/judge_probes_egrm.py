@@ -216,12 +216,14 @@ def branches_of(
 
 
 def exact_probs(
-    prompts: Prompts, trie: VerdictTrie, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan
-) -> Tensor | None:
+    prompts: Prompts, trie: VerdictTrie, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan,
+    deadlines: Sequence[float],
+) -> Tensor | None:  # fmt: skip
     """[B, M, C] float64, verdict distribution of each rung averaged over both orders; None where nothing needs it."""
     if not options.needs_distribution:
         return None
-    node_logits, most = prompts.read(trie.paths, trie.columns), max(plan.num_probes)
+    limits = [deadlines[item] for item in inputs.item_index.tolist()]
+    node_logits, most = prompts.read(trie.paths, trie.columns, deadlines=limits), max(plan.num_probes)
     ladder = torch.tensor(
         [options.temperatures[:most], options.top_ps[:most]], dtype=torch.float64, device=node_logits.device
     )

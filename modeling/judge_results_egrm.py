@@ -22,7 +22,7 @@ from .verdict_consensus_egrm import Route
 _REASONS = {
     Status.NO_VERDICT: "Neither a probe nor a chain stated a verdict, or too little probability lay on verdicts.",
     Status.TIMEOUT: "The deadline (`timeout_s`) passed before there was a verdict.",
-    Status.ERROR: "The generator returned numbers that are not finite.",
+    Status.ERROR: "The generator returned numbers that are not finite, or its engine failed.",
     Status.ABSTAINED: "The judge was less sure of its verdict than `abstain_below` asks.",
 }
 

@@ -82,7 +82,7 @@ def _probe(
     columns = None if trie is None or open_ended else len(trie.columns)
     flops = [start_flops(engine.cost, prompts, columns)]
 
-    by_rung = None if trie is None else exact_probs(prompts, trie, inputs, options, plan)
+    by_rung = None if trie is None else exact_probs(prompts, trie, inputs, options, plan, deadlines)
     if by_rung is not None and trie is not None:
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
     probes = None
@@ -105,8 +105,8 @@ def _probe(
     short = consensus.routes == Route.SHORT
     statuses[short & options.abstains(consensus.agreement)] = int(Status.ABSTAINED)
     statuses[short & (consensus.agreement == 0)] = int(Status.NO_VERDICT)
-    statuses[timed_out] = int(Status.TIMEOUT)
     statuses[broken] = int(Status.ERROR)
+    statuses[timed_out] = int(Status.TIMEOUT)  # what came too late may not have come at all
     waits = (consensus.routes == Route.LONG) & (statuses == Status.OK)
     audits = (
         (consensus.routes == Route.SHORT) & (statuses == Status.OK) & torch.tensor(plan.audits, device=engine.device)

@@ -14,7 +14,7 @@ from transformers_egrm.modeling.judge_results_egrm import failed_result, raise_i
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES = [name for name in errors_egrm.__all__ if name.endswith("Error")]  # beside them stand checks of settings
 NAMES = [name for name in CLASSES if name != "EGRMError"]
-OF_RECORDS = {"InputError", "PromptTooLongError"}
+OF_RECORDS = {"EngineError", "InputError", "PromptTooLongError"}
 
 
 def foreign_copy():

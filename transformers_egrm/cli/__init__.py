@@ -1,4 +1,4 @@
-"""The command line: `egrm build | score | compare | rank | card | calibrate | serve | client | train | bench`.
+"""The command line: `egrm build | score | compare | rank | card | calibrate | serve | client | export | train | bench`.
 
 Each command is a file of its own. Errors of the library end with a message and exit code 1, wrong usage with 2. The
 script `egrm` enters through `transformers_egrm_cli`, which answers `--help` and `--version` without this package.
@@ -18,6 +18,8 @@ from transformers_egrm.cli.client import EXAMPLES as client_examples
 from transformers_egrm.cli.client import client
 from transformers_egrm.cli.compare import EXAMPLES as compare_examples
 from transformers_egrm.cli.compare import compare
+from transformers_egrm.cli.export import EXAMPLES as export_examples
+from transformers_egrm.cli.export import export
 from transformers_egrm.cli.rank import EXAMPLES as rank_examples
 from transformers_egrm.cli.rank import rank
 from transformers_egrm.cli.score import EXAMPLES as score_examples
@@ -40,6 +42,7 @@ for _command, _examples in (
     (calibrate, calibrate_examples),
     (serve, serve_examples),
     (client, client_examples),
+    (export, export_examples),
 ):
     # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))

@@ -32,13 +32,17 @@ def make_job(
     """
     from transformers_egrm import __version__
 
+    if run.engine is not None and (run.url is not None or run.draft is not None):
+        raise ConfigError("--engine says where the generator runs; neither --url nor --draft belongs to it.",
+                          "Leave one of them out.")  # fmt: skip
     which = identity(model, run.revision) if run.url is None else {"model": model, "url": run.url}
     settings = {"version": __version__, **which, **asked, "judging": judging,
                 "rubric": rubric_text(run.rubric), "rationale": run.rationale, "dtype": run.dtype}  # fmt: skip
     if run.explain:
         settings["explain"] = True
     asked_of_run = {
-        name: getattr(run, name) for name in ("draft", "max_prompt_tokens", "truncation", "limit", "verdict_format")
+        name: getattr(run, name)
+        for name in ("draft", "max_prompt_tokens", "truncation", "limit", "verdict_format", "engine")
     }
     settings |= {name: value for name, value in asked_of_run.items() if value is not None}
     return Job(
@@ -69,7 +73,7 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
         from transformers_egrm.cli.remote import RemoteJudge
 
         return RemoteJudge(job.model, run, rubric, judging)
-    model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision)
+    model = load_model(job.model, device=run.device, dtype=run.dtype, revision=run.revision, engine=run.engine)
     if run.draft is not None:
         draft, _ = load_generator(run.draft, dtype=run.dtype)
         model.attach_draft(draft.to(model.device))

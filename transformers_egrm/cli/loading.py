@@ -13,7 +13,9 @@ from transformers_egrm.bundle import folder_of
 from transformers_egrm.modeling.errors_egrm import EGRMError, ModelError
 
 
-def load_model(model: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Any:
+def load_model(
+    model: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None, engine: str | None = None
+) -> Any:
     """An `EGRMRewardModel` in eval mode.
 
     Args:
@@ -21,18 +23,33 @@ def load_model(model: str, *, device: str = "auto", dtype: str = "auto", revisio
         device: As `torch.device` reads it, or `auto`: the accelerator where there is one.
         dtype: As `torch` names it, or `auto`: the checkpoint's.
         revision: Branch, tag or commit on the Hub.
+        engine: Address of the server that runs the generator, whose weights are not loaded then; None: it runs here.
 
     Raises:
         ModelError: The model, device or dtype cannot be used.
+        EngineError: The server cannot be reached, or is none that is known.
     """
     from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 
     target = parse_device(device)
     number_format = parse_dtype(dtype)
+    loaded: Any
     with _explained("model", model, "a folder made by `egrm build` or `save_pretrained`, or a Hub id"):
+        if engine is not None:
+            return _load_for_engine(folder_of(model), engine, revision, target)
         loaded = EGRMRewardModel.from_pretrained(folder_of(model), revision=revision, dtype=number_format)
         loaded.processor  # noqa: B018 (a checkpoint without one is refused here, not at the first record)
         return loaded.to(target).eval()
+
+
+def _load_for_engine(folder: str, engine: str, revision: str | None, target: torch.device) -> Any:
+    from transformers_egrm.engines import connect, load_without_generator
+
+    loaded = load_without_generator(folder, revision)
+    if loaded.scorer is not None:
+        loaded.scorer.to(target)
+    loaded.engine = connect(engine, loaded.processor, loaded.backbone.cost)
+    return loaded
 
 
 def load_generator(generator: str, *, dtype: str = "auto", revision: str | None = None) -> tuple[Any, Any]:

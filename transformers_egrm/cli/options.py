@@ -76,6 +76,8 @@ class RunOptions:
     """Small language model with the generator's tokenizer that drafts the chains: a folder, a .gguf file or a Hub id."""
     url: str | None = field(default=None, metadata={"metavar": "URL"})
     """Ask a server that egrm serve started with the same MODEL, instead of loading it here."""
+    engine: str | None = field(default=None, metadata={"metavar": "URL"})
+    """Let the generator run on a server: vLLM, SGLang, TensorRT-LLM, llama.cpp, transformers serve. The rest runs here."""
     device: str = "auto"
     """Device of the model: auto, cpu, cuda, cuda:1, mps."""
     dtype: str = "auto"

@@ -31,6 +31,7 @@ def serve(
         str, typer.Option(help="Number format: auto (the checkpoint's), float32, bfloat16, float16.")
     ] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
+    engine: Annotated[str | None, typer.Option(metavar="URL", help="Server that runs the generator.")] = None,
     serving: ServeOptions,
     judging: dict[str, Any],
 ) -> None:
@@ -42,7 +43,7 @@ def serve(
     """
     token = serving.token()
     text = rubric_text(rubric)
-    loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, engine=engine)
     if text is not None:
         loaded.processor.rubric = text
         loaded.processor.task()  # a rubric that cannot be used is refused now

@@ -175,8 +175,10 @@ class _LocalPrompts(ABC):
         self.run(sampler)
         return sampler.drawn()
 
-    def read(self, paths: Sequence[Sequence[int]], columns: Tensor) -> Tensor:
-        """See `Prompts`; only the head's rows of these columns are computed."""
+    def read(
+        self, paths: Sequence[Sequence[int]], columns: Tensor, *, deadlines: Sequence[float] | None = None
+    ) -> Tensor:
+        """See `Prompts`; only the head's rows of these columns are computed, in one pass that no deadline cuts."""
         first = [self.first_logits(columns)[:, None]] if () in paths else []
         sampler = PathSampler([path for path in paths if path], len(self.lengths), columns)
         if sampler.must_run:

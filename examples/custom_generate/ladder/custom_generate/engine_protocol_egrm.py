@@ -185,12 +185,15 @@ class Prompts(Protocol):
         """
         ...
 
-    def read(self, paths: Sequence[Sequence[int]], columns: Tensor) -> Tensor:
+    def read(
+        self, paths: Sequence[Sequence[int]], columns: Tensor, *, deadlines: Sequence[float] | None = None
+    ) -> Tensor:
         """Log-probabilities of the token that follows each path; needs `logits`.
 
         Args:
             paths: Token ids, the same ones after every prompt; () is the prompt's own end.
             columns: [A] int64, the tokens asked about.
+            deadlines: Per prompt, `time.monotonic()` at which an engine that waits for others gives it up.
 
         Returns:
             [R, number of paths, A] float32, up to a constant for each prompt and path; NaN where the model gave none.
