@@ -24,6 +24,7 @@ from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.policy.cache import VerdictCache
 
 
 logger = logging.get_logger(__name__)
@@ -32,8 +33,6 @@ RECORD_FIELDS = ("system", "rubric", "reference", "tools")
 """What a dataset column may bring into a record."""
 SPACES = ("pointwise", "binary")
 """Verdict spaces that judge one response."""
-STAGES = {"short": "probes", "long": "chains"}
-"""Route -> what answered."""
 
 
 class EGRMReward:
@@ -69,6 +68,8 @@ class EGRMReward:
         compare: Compare the completions of a prompt with each other instead of judging each alone. `space` is then a pairwise
             one; rewards are in [0, 1] before scaling.
         audit: Watches results whose short verdict was audited (`audit_share`); an alarm is logged and does not stop the run.
+        cache: Where verdicts are kept, and looked for before anything is judged: a `VerdictCache` or its file's path. Not with
+            `least_change`, whose rewards depend on the group.
         **options: Fields of `JudgeOptions`.
 
     Raises:
@@ -100,12 +101,14 @@ class EGRMReward:
         least_change: float | None = None,
         compare: Comparisons | None = None,
         audit: Audit | None = None,
+        cache: Any = None,
         **options: Any,
     ) -> None:
         if least_change is not None:
             need(is_finite(least_change) and least_change >= 0, "least_change", least_change, "a number >= 0, or None")
             need(options.get("abstain_below") is None, "abstain_below", options.get("abstain_below"),
                  "None together with `least_change`, which rewards what probes disagree on")  # fmt: skip
+            need(cache is None, "cache", cache, "None together with `least_change`, whose rewards depend on the group")
             options = {"reward": "expected"} | options
         if compare is not None:
             need(isinstance(compare, Comparisons), "compare", compare, "a Comparisons, or None")
@@ -131,7 +134,8 @@ class EGRMReward:
         self.columns, self.device, self.model_kwargs = columns, device, dict(model_kwargs or {})
         self.least_change, self.compare = least_change, compare
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
-        self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
+        self.cache = VerdictCache.read(cache)
+        self.judging = {"cache": self.cache, "batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
         self.prefix = name or "egrm"
         self.__name__ = name or type(self).__name__
         self._model: Any = None if is_name else model
@@ -293,6 +297,8 @@ class EGRMReward:
                 log_extra(f"{self.prefix}_{column}", values)
         if log_metric is not None:
             metrics = _metrics(results, rewards, distinct) | _audit_metrics(distinct, self.audit)
+            if self.cache is not None and distinct:
+                metrics["cache_share"] = sum(result.stage == "cache" for result in distinct) / len(distinct)
             for metric, value in metrics.items():
                 log_metric(f"{self.prefix}/{metric}", value)
         return rewards
@@ -395,9 +401,8 @@ def _own_device() -> torch.device:
 
 
 def _columns(results: Sequence[JudgeResult | None]) -> dict[str, list]:
-    names = ("route", "consensus", "status", "tokens", "error", "audit_verdict")
-    columns = {name: [None if r is None else getattr(r, name) for r in results] for name in names}
-    return columns | {"stage": [STAGES.get(route or "") for route in columns["route"]]}
+    names = ("route", "consensus", "status", "tokens", "error", "audit_verdict", "stage")
+    return {name: [None if r is None else getattr(r, name) for r in results] for name in names}
 
 
 def _metrics(
