@@ -107,9 +107,9 @@ def _sums(weight: torch.Tensor) -> list[int]:
     words = weight.detach().contiguous().flatten().view(torch.uint8)
     if len(words) % 8 or words.storage_offset() % 8:
         words = torch.nn.functional.pad(words, (0, -len(words) % 8))
-    odd = torch.arange(1, 2 * _WORDS, 2, device=words.device)
-    chunks = words.view(torch.int64).split(_WORDS)
-    return torch.stack([(chunk * odd[: len(chunk)]).sum() for chunk in chunks]).tolist() if len(words) else []
+    words = words.view(torch.int64)
+    odd = torch.arange(1, 2 * min(_WORDS, len(words)) + 1, 2, device=words.device)
+    return torch.stack([(chunk * odd[: len(chunk)]).sum() for chunk in words.split(_WORDS)]).tolist()
 
 
 @lru_cache(maxsize=32)

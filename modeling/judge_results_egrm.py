@@ -105,7 +105,6 @@ class JudgeResult:
         plain |= {"order": list(self.order), "draft_kept": list(self.draft_kept)}
         return plain if self.account is None else plain | {"account": self.account.to_dict()}
 
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "JudgeResult":
         """What `to_dict` wrote of a result without an account.

@@ -253,7 +253,9 @@ class Scheduler:
                                   "Use reward='expected' or 'risk_adjusted', in a space whose rewards are amounts.")  # fmt: skip
             label = label_of(item.task, int(item.short["verdicts"][0]), item.answers)
             # Which records are settled so is no matter of the record alone: no cache may tell it to others.
-            self._finish(slot, replace(probed, reward=reward, verdict=label, route="short", stage="probes"), keep=False)
+            self._finish(
+                slot, replace(probed, reward=reward, verdict=label, route="short", stage="probes"), keep=False
+            )
             self._pool.remove(slot)
 
     def take(self) -> list[tuple[int, JudgeResult]]:

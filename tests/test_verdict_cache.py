@@ -123,7 +123,11 @@ def test_a_told_verdict_is_the_judged_one_field_by_field_and_costs_no_forward_pa
     ],
 )
 def test_every_verdict_space_is_told_as_it_was_judged(model, cache, space, texts):
-    asked = {"space": space, "return_rationale": True, "probe_vocabulary": "full" if space["kind"] == "free" else "verdict"}
+    asked = {
+        "space": space,
+        "return_rationale": True,
+        "probe_vocabulary": "full" if space["kind"] == "free" else "verdict",
+    }
     records = [{"id": number, "prompt": f"What is 2 + {number}?", **texts} for number in range(2)]
     judged = RewardJudge(model, **asked)(records)
     told = [RewardJudge(model, cache=cache, **asked)(records) for _ in range(2)][1]
@@ -166,7 +170,9 @@ def test_id_seed_and_truncation_are_the_records_own(model, cache):
     "change",
     [
         lambda model: model.generator.lm_head.weight[7].mul_(1.5),
-        lambda model: model.generator.get_input_embeddings().weight.data[3, 5].add_(1e-3),  # no sample of a fingerprint
+        lambda model: (
+            model.generator.get_input_embeddings().weight.data[3, 5].add_(1e-3)
+        ),  # no sample of a fingerprint
         lambda model: model.scorer.score_head.weight.add_(0.1),
         lambda model: model.config.set_judging(num_chains=3),
         lambda model: setattr(model.generator.config, "rms_norm_eps", 1e-2),
@@ -181,7 +187,9 @@ def test_a_changed_judge_is_asked_anew(cache, change):
     told = RewardJudge(second, cache=cache)(RECORDS)
     assert "cache" not in stages(told)
     assert told == RewardJudge(second)(RECORDS)
-    assert stages(RewardJudge(first, cache=cache)(RECORDS)) == {"cache"}  # what others ask does not change what is kept
+    assert stages(RewardJudge(first, cache=cache)(RECORDS)) == {
+        "cache"
+    }  # what others ask does not change what is kept
 
 
 def test_weights_that_change_while_records_are_in_flight_leave_no_stale_verdict(cache):
@@ -355,7 +363,9 @@ def test_what_no_cache_can_answer_for_is_refused(cache):
 
 def test_a_callable_that_reads_verdicts_has_no_key(cache):
     model = tiny_model()
-    judge = RewardJudge(model, cache=cache, verdict_format=lambda text: "7", consensus="sampled", probe_vocabulary="full")
+    judge = RewardJudge(
+        model, cache=cache, verdict_format=lambda text: "7", consensus="sampled", probe_vocabulary="full"
+    )
     assert [result.stage == "cache" for _ in range(2) for result in judge(RECORDS[:2])] == [False] * 4
     assert cache.entries == 0
 

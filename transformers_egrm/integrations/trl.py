@@ -135,7 +135,13 @@ class EGRMReward:
         self.least_change, self.compare = least_change, compare
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
         self.cache = VerdictCache.read(cache)
-        self.judging = {"cache": self.cache, "batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
+        self.judging = {
+            "cache": self.cache,
+            "batch_size": batch_size,
+            "batch_tokens": batch_tokens,
+            "explain": explain,
+            **options,
+        }
         self.prefix = name or "egrm"
         self.__name__ = name or type(self).__name__
         self._model: Any = None if is_name else model

@@ -12,9 +12,12 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
+
+import tokenizers
+import torch
+import transformers
 
 from transformers_egrm.modeling.engine_random_egrm import item_id_of_tokens
 from transformers_egrm.modeling.errors_egrm import ConfigError, need
@@ -126,7 +129,9 @@ class Question:
     def answer(self) -> JudgeResult | None:
         """The verdict that was reached before; None where there is none."""
         text = self.past.store.find([key for key in (self.undrawn, self.key) if key is not None])
-        return None if text is None else _read(text, fields_of_record(self.entry.record_id, self.entry.item, self.seed))
+        return (
+            None if text is None else _read(text, fields_of_record(self.entry.record_id, self.entry.item, self.seed))
+        )
 
     def keep(self, result: JudgeResult) -> None:
         """Take a verdict that was just reached, if the record has it whenever this judge is asked.
@@ -156,14 +161,14 @@ def judge_digest(model: Any, asked: Sequence[tuple[str, Any]] = ()) -> bytes:
         for name, module in model.named_modules()
         if isinstance(getattr(module, "disable_adapters", None), bool)  # of PEFT's layers
     ]
-    tokenizers = (model.processor.tokenizer, model.processor.scorer_tokenizer)
+    readers = (model.processor.tokenizer, model.processor.scorer_tokenizer)
     return _digest(
         weights_digest(model.generator, model.scorer, model.draft),
         json.dumps(_without_names(model.config.to_dict()), sort_keys=True, default=str),
         adapters,
-        [None if tokenizer is None else _tokenizer_digest(tokenizer, len(tokenizer)) for tokenizer in tokenizers],
+        [None if reader is None else _tokenizer_digest(reader, len(reader)) for reader in readers],
         _code_digest(str(Path(str(sys.modules[type(model).__module__].__file__)).parent)),
-        [version(name) for name in ("torch", "transformers", "tokenizers")],
+        (torch.__version__, transformers.__version__, tokenizers.__version__),
         list(asked),
     )
 
