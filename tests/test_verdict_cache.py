@@ -20,6 +20,7 @@ import pytest
 import torch
 from cli_tools import build_checkpoint, egrm, read_jsonl, stating_generator, write_jsonl
 from completion_engine import CompletionEngine
+from serve_tools import served
 from tiny import CHAT_TEMPLATE, tiny_generator, tiny_scorer, tiny_scorer_tokenizer, tiny_tokenizer
 
 from transformers_egrm import EGRMRewardModel, RewardJudge, load_mini
@@ -33,6 +34,7 @@ from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.processing_egrm import EGRMProcessor
 from transformers_egrm.policy.cache import LEAST_BYTES, VerdictCache
 from transformers_egrm.policy.past import JudgePast
+from transformers_egrm.serving import ServeOptions
 
 
 SPENT = ("stage", "tokens", "draft_rounds", "draft_tokens", "draft_kept", "account")
@@ -578,3 +580,17 @@ def test_the_command_line_keeps_verdicts_between_runs(tmp_path: Path, capsys):
     assert egrm("score", folder, source, "-o", tmp_path / "c.jsonl", "--cache", folder / "verdicts.db") == 1
     assert "must not lie in the folder of the model" in capsys.readouterr().err
     assert not list(folder.glob("verdicts*"))
+
+
+def test_a_server_tells_what_it_judged_before_it_was_started_anew(model, tmp_path: Path):
+    options = ServeOptions(cache=str(tmp_path / "verdicts.db"))
+    answers = []
+    for _ in range(2):
+        with served(model, options) as client, forward_calls(model) as calls:
+            answers.append(client.post("/v1/reward", json={"records": RECORDS}).json()["results"])
+            counted = client.get("/metrics").text
+    first, second = answers
+    assert {row["stage"] for row in second} == {"cache"}
+    assert calls == []
+    assert f'egrm_stages_total{{stage="cache"}} {float(len(RECORDS))}' in counted
+    assert [row | dict.fromkeys(SPENT) for row in first] == [row | dict.fromkeys(SPENT) for row in second]
