@@ -2,7 +2,7 @@
 
 Run:
     python benchmarks/verdict_cache.py processes --cache runs/verdicts.db   # four processes, killed again and again
-    python benchmarks/verdict_cache.py lookups --cache runs/verdicts.db     # of the file that `processes` has filled
+    python benchmarks/verdict_cache.py lookups
     python benchmarks/verdict_cache.py repeats
     python benchmarks/verdict_cache.py memory --records 100000
 
@@ -11,8 +11,8 @@ The judge is `egrm-mini`, and records are of its world, the test split. Each par
 - processes: each judges all records by short verdicts, in an order of its own, with one file between them. A process that
   is killed is started again at once. The part fails unless SQLite finds the file whole, and every verdict in it is that of
   a run without a cache.
-- lookups: a record's key, and its verdict read and decoded; then the same while two processes write to the file. Beside
-  it, what tokenising a record takes.
+- lookups: of 10,000 records, the key, and the verdict read and decoded; then the same while two processes write to the
+  file. Beside it, what tokenising a record takes.
 - repeats: streams in which a share of the records repeats an earlier text under another id (`seed_by="text"`), each with
   a file of its own. Operations are those that accounts report, of generator and scorer.
 - memory: `egrm score --cache` reads a few texts again and again. Its resident memory is read while rows come.
@@ -38,9 +38,10 @@ from typing import Any
 
 from transformers_egrm import JudgeResult, RewardJudge, load_mini
 from transformers_egrm.data.synthetic import examples
+from transformers_egrm.data.synthetic.splits import STREAMS
 from transformers_egrm.modeling.judge_results_egrm import encode_record
 from transformers_egrm.policy.cache import VerdictCache
-from transformers_egrm.policy.past import JudgePast
+from transformers_egrm.policy.past import JudgePast, Question
 
 
 SHARES = (0.0, 0.1, 0.2, 0.4)
@@ -49,16 +50,17 @@ Row = dict[str, Any]
 
 
 def world(count: int) -> list[Row]:
-    """Different records, each with an id and the right verdict as `label`."""
-    found: dict[tuple[str, str], Row] = {}
-    for example in examples("test", 0):
-        record = {"prompt": example.prompt, "response": example.response}
-        found.setdefault(
-            (example.prompt, example.response), {"id": len(found), **record, "label": str(example.verdict)}
-        )
-        if len(found) == count:
-            return list(found.values())
-    raise AssertionError("the world has no end")
+    """Different records, alike from each stream, each with an id and the right verdict as `label`."""
+    found: dict[tuple[str, str], str] = {}
+    for stream in range(STREAMS):
+        for example in examples("test", stream):
+            found.setdefault((example.prompt, example.response), str(example.verdict))
+            if len(found) * STREAMS >= count * (stream + 1):
+                break
+    rows = list(found.items())
+    random.Random(0).shuffle(rows)
+    return [{"id": number, "prompt": prompt, "response": response, "label": verdict}
+            for number, ((prompt, response), verdict) in enumerate(rows)]  # fmt: skip
 
 
 def told(result: JudgeResult) -> Row:
@@ -122,36 +124,47 @@ def fork(work: Callable[..., None], *arguments: Any) -> Any:
 
 def lookups(given: argparse.Namespace) -> Row:
     """Milliseconds of a lookup: alone, and while others write."""
-    model, cache = load_mini(), VerdictCache(given.cache)
-    past = JudgePast(cache, model, {})
-    entries = [encode_record(model.processor, record) for record in world(given.entries)]
-    random.Random(0).shuffle(entries)
-
-    def timed() -> Row:
-        asked, answered = [], []
-        for entry in entries:
-            start = time.perf_counter()
-            question = past.question(entry, {"path": "short"})  # pyright: ignore[reportArgumentType] (no record of the world fails)
-            middle = time.perf_counter()
-            assert question is not None
-            assert question.answer() is not None, "run `processes` first"
-            asked.append(time.perf_counter() - start)
-            answered.append(time.perf_counter() - middle)
-        return {"lookup_ms": quantiles(asked), "of_it_file_ms": quantiles(answered)}
-
-    alone = timed()
-    records, encoding = world(1000), []
+    model, records = load_mini(), world(given.entries)
+    (result,) = RewardJudge(model)(records[:1])
+    entries, encoding = [], []
     for record in records:
         start = time.perf_counter()
-        encode_record(model.processor, record)
+        entries.append(encode_record(model.processor, record))
         encoding.append(time.perf_counter() - start)
-    writers = [fork(write, given.cache) for _ in range(2)]
-    beside = timed()
-    for writer in writers:
-        writer.kill()
-        writer.join()
-    return {"entries": cache.entries, "alone": alone, "while_two_processes_write": beside,
-            "tokenising_ms": quantiles(encoding)}  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        cache = VerdictCache(Path(folder, "verdicts.db"))
+        past = JudgePast(cache, model, {})
+        for entry in entries:
+            question(past, entry).keep(result)
+        random.Random(0).shuffle(entries)
+        alone = timed(past, entries)
+        writers = [fork(write, cache.path) for _ in range(2)]
+        beside = timed(past, entries)
+        for writer in writers:
+            writer.kill()
+            writer.join()
+        return {"entries": cache.entries, "alone": alone, "while_two_processes_write": beside,
+                "tokenising_ms": quantiles(encoding)}  # fmt: skip
+
+
+def timed(past: JudgePast, entries: list[Any]) -> Row:
+    """Milliseconds of a whole lookup, and of its second half, which reads the file."""
+    asked, answered = [], []
+    for entry in entries:
+        start = time.perf_counter()
+        own = question(past, entry)
+        middle = time.perf_counter()
+        assert own.answer() is not None
+        asked.append(time.perf_counter() - start)
+        answered.append(time.perf_counter() - middle)
+    return {"lookup_ms": quantiles(asked), "file_ms": quantiles(answered)}
+
+
+def question(past: JudgePast, entry: Any) -> Question:
+    """What a record asks."""
+    found = past.question(entry, {})
+    assert found is not None, "the world's verdicts are read by no callable"
+    return found
 
 
 def write(path: Path) -> None:

@@ -163,7 +163,7 @@ def judge_digest(model: Any, asked: Sequence[tuple[str, Any]] = ()) -> bytes:
     ]
     readers = (model.processor.tokenizer, model.processor.scorer_tokenizer)
     return _digest(
-        weights_digest(model.generator, model.scorer, model.draft),
+        weights_digest(model),
         json.dumps(_without_names(model.config.to_dict()), sort_keys=True, default=str),
         adapters,
         [None if reader is None else _tokenizer_digest(reader, len(reader)) for reader in readers],
