@@ -14,7 +14,8 @@ The judge is `egrm-mini`, and records are of its world, the test split. Each par
 - lookups: of 10,000 records, the key, and the verdict read and decoded; then the same while two processes write to the
   file. Beside it, what tokenising a record takes.
 - repeats: streams in which a share of the records repeats an earlier text under another id (`seed_by="text"`), each with
-  a file of its own. Operations are those that accounts report, of generator and scorer.
+  a file of its own. Operations, of generator and scorer, are those that accounts report, as a share of what the same
+  records take without a cache.
 - memory: `egrm score --cache` reads a few texts again and again. Its resident memory is read while rows come.
 """
 
@@ -65,7 +66,7 @@ def world(count: int) -> list[Row]:
 
 def told(result: JudgeResult) -> Row:
     """What is equal whether a result was judged or told; shares to six digits, which batches change no further."""
-    plain = replace(result, stage=None, tokens=0).to_dict()
+    plain = replace(result, stage=None, tokens=0, account=None).to_dict()
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in plain.items()}
 
 
@@ -137,13 +138,13 @@ def lookups(given: argparse.Namespace) -> Row:
         for entry in entries:
             question(past, entry).keep(result)
         random.Random(0).shuffle(entries)
-        alone = timed(past, entries)
+        kept, alone = cache.entries, timed(past, entries)
         writers = [fork(write, cache.path) for _ in range(2)]
         beside = timed(past, entries)
         for writer in writers:
             writer.kill()
             writer.join()
-        return {"entries": cache.entries, "alone": alone, "while_two_processes_write": beside,
+        return {"entries": kept, "alone": alone, "while_two_processes_write": beside,
                 "tokenising_ms": quantiles(encoding)}  # fmt: skip
 
 
@@ -185,30 +186,41 @@ def quantiles(seconds: list[float]) -> Row:
 
 
 def repeats(given: argparse.Namespace) -> Row:
-    """What streams with exact repeats cost, against the same streams without a cache."""
-    model, rows = load_mini(), []
+    """What streams with exact repeats cost, against judging each of their records."""
+    model, records, rows = load_mini(), world(given.records), []
+    options = {"batch_size": 32, "explain": True, "seed_by": "text"}
+    alone = dict(zip(map(text_of, records), RewardJudge(model, **options)(records), strict=True))
     for share in SHARES:
-        rng, drawn = random.Random(1), iter(world(given.records))
+        rng, drawn = random.Random(1), iter(records)
         stream: list[Row] = [next(drawn)]
-        while len(stream) < given.records:
+        while len(stream) < len(records):
             stream.append(rng.choice(stream) if rng.random() < share else next(drawn))
         stream = [record | {"id": number} for number, record in enumerate(stream)]
         with tempfile.TemporaryDirectory() as folder:
-            judge = RewardJudge(model, batch_size=32, explain=True, seed_by="text", cache=f"{folder}/verdicts.db")
-            cached = judge(stream)
-        plain = RewardJudge(model, batch_size=32, explain=True, seed_by="text")(stream)
-        differing = sum(told(replace(one, account=None)) != told(replace(other, account=None))
-                        for one, other in zip(cached, plain, strict=True))  # fmt: skip
-        spent, whole = (
-            sum(result.account.flops for result in results if result.account) for results in (cached, plain)
-        )
+            results = RewardJudge(model, cache=f"{folder}/verdicts.db", **options)(stream)
+        judged = [alone[text_of(record)] for record in stream]
         rows.append({
-            "repeats": share, "records": len(stream), "told": sum(result.stage == "cache" for result in cached),
-            "operations": round(spent / whole, 4), "differing": differing,
-            "accuracy": round(statistics.mean(r.verdict == record["label"] for r, record in zip(cached, stream, strict=True)), 4),
-            "short_share": round(statistics.mean(result.route == "short" for result in cached), 4),
+            "repeats": share,
+            "records": len(stream),
+            "told": sum(result.stage == "cache" for result in results),
+            "operations": round(operations(results) / operations(judged), 4),
+            "differing": sum(told(one) | {"id": None} != told(other) | {"id": None}
+                             for one, other in zip(results, judged, strict=True)),
+            "accuracy": round(statistics.mean(result.verdict == record["label"]
+                                              for result, record in zip(results, stream, strict=True)), 4),
+            "short_share": round(statistics.mean(result.route == "short" for result in results), 4),
         })  # fmt: skip
     return {"repeats": rows}
+
+
+def text_of(record: Row) -> tuple[str, str]:
+    """What two records with one verdict have in common."""
+    return record["prompt"], record["response"]
+
+
+def operations(results: list[JudgeResult]) -> float:
+    """Floating-point operations of generator and scorer, as the accounts report them."""
+    return sum(result.account.flops for result in results if result.account is not None)
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------
@@ -260,7 +272,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=10_000, help="different records in the file")
     parser.add_argument("--processes", type=int, default=4, help="how many judge at once")
     parser.add_argument("--kills", type=int, default=12, help="most processes that are killed")
-    parser.add_argument("--records", type=int, default=2000, help="records of a stream")
+    parser.add_argument("--records", type=int, default=1000, help="records of a stream")
     parser.add_argument("--texts", type=int, default=1000, help="different texts that `memory` reads")
     given = parser.parse_args()
     given.cache.parent.mkdir(parents=True, exist_ok=True)
