@@ -106,17 +106,14 @@ class EGRMReward:
     ) -> None:
         if least_change is not None:
             need(is_finite(least_change) and least_change >= 0, "least_change", least_change, "a number >= 0, or None")
-            need(options.get("abstain_below") is None, "abstain_below", options.get("abstain_below"),
-                 "None together with `least_change`, which rewards what probes disagree on")  # fmt: skip
-            need(cache is None, "cache", cache, "None together with `least_change`, whose rewards depend on the group")
+            floor = options.get("abstain_below")
+            _need_none("together with `least_change`, which rewards what probes disagree on", abstain_below=floor)
+            _need_none("together with `least_change`, whose rewards depend on the group", cache=cache)
             options = {"reward": "expected"} | options
         if compare is not None:
             need(isinstance(compare, Comparisons), "compare", compare, "a Comparisons, or None")
-            alone = {"least_change": least_change, "audit": audit, "audit_share": options.get("audit_share") or None}
-            for setting, given in alone.items():
-                need(
-                    given is None, setting, given, "None with `compare`, which gives no response a verdict of its own"
-                )
+            _need_none("with `compare`, which gives no response a verdict of its own", least_change=least_change, audit=audit,
+                       audit_share=options.get("audit_share") or None)  # fmt: skip
         need(is_finite(scale) and scale != 0, "scale", scale, "a number other than 0")
         need(clip is None or (len(clip) == 2 and all(map(is_finite, clip)) and clip[0] < clip[1]), "clip", clip,
              "two numbers, the least and the greatest reward, or None")  # fmt: skip
@@ -134,14 +131,8 @@ class EGRMReward:
         self.columns, self.device, self.model_kwargs = columns, device, dict(model_kwargs or {})
         self.least_change, self.compare = least_change, compare
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
-        self.cache = VerdictCache.read(cache)
-        self.judging = {
-            "cache": self.cache,
-            "batch_size": batch_size,
-            "batch_tokens": batch_tokens,
-            "explain": explain,
-            **options,
-        }
+        self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
+        self.cache = self.judging["cache"] = VerdictCache.read(cache)
         self.prefix = name or "egrm"
         self.__name__ = name or type(self).__name__
         self._model: Any = None if is_name else model
@@ -367,6 +358,11 @@ class AsyncEGRMReward(EGRMReward):
         """As `EGRMReward.__call__`; the trainer's own functions are called in its own thread."""
         results = await asyncio.to_thread(self.judge, prompts, completions, **columns)
         return self.rewards(results, log_extra=log_extra, log_metric=log_metric)
+
+
+def _need_none(when: str, **settings: Any) -> None:
+    for setting, given in settings.items():
+        need(given is None, setting, given, f"None {when}")
 
 
 def _turns(value: Any, role: str) -> list[Any]:
