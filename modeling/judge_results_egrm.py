@@ -105,15 +105,6 @@ class JudgeResult:
         plain |= {"order": list(self.order), "draft_kept": list(self.draft_kept)}
         return plain if self.account is None else plain | {"account": self.account.to_dict()}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "JudgeResult":
-        """What `to_dict` wrote of a result without an account.
-
-        Raises:
-            TypeError: It is something else.
-        """
-        return cls(**{**values, **{name: tuple(values[name]) for name in ("order", "draft_kept") if name in values}})
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -445,10 +445,12 @@ def test_a_full_file_forgets_what_was_not_asked_for(tmp_path: Path, monkeypatch)
 def test_other_files_are_refused_and_a_file_that_fails_stops_nothing(tmp_path: Path, caplog):
     with closing(sqlite3.connect(tmp_path / "other.db")) as base:
         base.execute("CREATE TABLE t (x)")
+    other = (tmp_path / "other.db").read_bytes()
     (tmp_path / "text.db").write_text("no database" * 100)
     for path in (tmp_path / "other.db", tmp_path / "text.db", tmp_path / "no" / "folder.db", tmp_path):
         with pytest.raises(DataError, match="cache of verdicts"):
             VerdictCache(path)
+    assert (tmp_path / "other.db").read_bytes() == other
     with pytest.raises(ConfigError, match="max_bytes"):
         VerdictCache(tmp_path / "v.db", max_bytes=10)
     model, store = tiny_model(), VerdictCache(tmp_path / "v.db")

@@ -108,7 +108,7 @@ class RemoteJudge:
             return [failed_result(read_id(sent[0].get("id")), InputError(str(error)))]
         except ValueError as error:  # NaN, which JSON has no word for
             return self._one_by_one(batch, asking) if len(batch) > 1 else [failed_result(None, InputError(str(error)))]
-        return [JudgeResult.from_dict(values) for values in answer["results"]]
+        return [_result(values) for values in answer["results"]]
 
     def _one_by_one(self, batch: list[Any], asking: dict[str, Any]) -> list[JudgeResult]:
         return [self._judge([record], asking)[0] for record in batch]
@@ -127,6 +127,11 @@ def _sendable(record: Any) -> dict[str, Any] | None:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+def _result(values: Mapping[str, Any]) -> JudgeResult:
+    tuples = {name: tuple(values[name]) for name in ("order", "draft_kept")}
+    return JudgeResult(**{**values, **tuples})
 
 
 __all__ = ["RemoteJudge"]

@@ -71,8 +71,8 @@ class VerdictCache:
         self._begin()
         try:
             base = self._connection()
-            log_ahead(base, _WAIT_S)
             prepare(base, self.path, "a cache of verdicts", application=_APPLICATION, version=_VERSION, tables=_TABLES)
+            log_ahead(base, _WAIT_S)  # of a file that is known to be ours
         except (sqlite3.Error, ValueError) as error:  # a ValueError for a NUL in the path
             raise DataError(f"{self.path} must be a cache of verdicts that can be read and written, but: {error}.",
                             "Name a file made by `VerdictCache`, or one that does not exist yet.") from error  # fmt: skip
