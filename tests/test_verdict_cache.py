@@ -586,7 +586,7 @@ def test_the_command_line_keeps_verdicts_between_runs(tmp_path: Path, capsys):
 
 def test_a_server_tells_what_it_judged_before_it_was_started_anew(model, tmp_path: Path):
     options = ServeOptions(cache=str(tmp_path / "verdicts.db"))
-    answers = []
+    answers, calls, counted = [], [], ""
     for _ in range(2):
         with served(model, options) as client, forward_calls(model) as calls:
             answers.append(client.post("/v1/reward", json={"records": RECORDS}).json()["results"])

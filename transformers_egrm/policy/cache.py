@@ -46,7 +46,7 @@ class VerdictCache:
 
     Args:
         path: The file, made if absent, on a disk of this machine. SQLite keeps two more files beside it while it is open.
-        max_bytes: Most bytes of verdicts, at least 2 ** 20. A verdict takes about 500, with an account some thousands.
+        max_bytes: Most bytes of verdicts, at least 2 ** 20. A verdict takes about 250, with an account some thousands.
 
     Attributes:
         hits: Records that this object had a verdict for.
