@@ -27,6 +27,7 @@ _REASONS = {
 }
 
 
+_STAGES = {Route.SHORT: "probes", Route.LONG: "chains"}
 _CERTAINTY = ("support", "reward_mean", "reward_variance", "reward_risk_adjusted")
 
 
@@ -52,7 +53,7 @@ class JudgeResult:
     status: str
     """`ok`, `no_verdict`, `too_long`, `timeout`, `error` or `abstained`."""
     tokens: int
-    """New tokens sampled for the record: probes and chains."""
+    """New tokens sampled for the record: probes and chains; 0 where the cache answered."""
     truncated: bool
     """Whether the truncation policy cut the judge prompt."""
     truncated_tokens: int
@@ -61,6 +62,8 @@ class JudgeResult:
     """How each judge prompt showed the candidates: `ab` and `ba` for a pair, otherwise `given`."""
     seed: int | None
     """Seed of the random numbers; None where none could be drawn."""
+    stage: str | None = None
+    """What answered: `cache`, `probes` or `chains`; None where the record was never judged."""
     support: float | None = None
     """Share behind the believed verdict, in [0, 1]: the consensus on the short path, the share of the chains that state it
     on the long one. None where there is no verdict; given where the judge abstained."""
@@ -171,7 +174,7 @@ def results_of(
             certainty["confidence"] = confidence(calibration, agreement, probs[row], scores[row], short=short)
         results.append(
             JudgeResult(
-                id=entry.record_id,
+                **fields_of_record(entry.record_id, item, seed),
                 reward=_finite(columns["rewards"][row]) if ok else None,
                 verdict=columns["verdict_texts"][row] if ok else None,
                 consensus=agreement,
@@ -180,16 +183,12 @@ def results_of(
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],
-                truncated=item.truncated_tokens > 0,
-                truncated_tokens=item.truncated_tokens,
-                order=_orders(item),
-                seed=seed,
+                stage=_STAGES[Route(columns["routes"][row])],
                 audited=bool(columns["audited"][row]) if "audited" in columns else False,
                 audit_verdict=columns["audit_texts"][row] if "audit_texts" in columns else None,
                 rationale=rationales[row] if rationales and ok else None,
                 error=_REASONS.get(status),
                 said=unread[row],
-                fallback=item.fallback,
                 draft_rounds=drafted[0][row],
                 draft_tokens=drafted[1][row],
                 draft_kept=tuple(columns["draft_kept"][row]) if drafted[0][row] else (),
@@ -224,7 +223,7 @@ def failed_result(
     if isinstance(error, Status):
         status, error = _word(error), _REASONS[error]
     return JudgeResult(
-        id=record_id,
+        **fields_of_record(record_id, item, seed),
         reward=None,
         verdict=None,
         consensus=None,
@@ -232,13 +231,26 @@ def failed_result(
         route=None,
         status=status,
         tokens=0,
-        truncated=item is not None and item.truncated_tokens > 0,
-        truncated_tokens=0 if item is None else item.truncated_tokens,
-        order=() if item is None else _orders(item),
-        seed=seed,
         error=error if isinstance(error, str) else _message(error),
-        fallback=None if item is None else item.fallback,
     )
+
+
+def fields_of_record(record_id: str | int | None, item: EncodedItem | None, seed: int | None) -> dict[str, Any]:
+    """The fields of a `JudgeResult` that are known before its record is judged.
+
+    Args:
+        record_id: The caller's id.
+        item: Its judge prompts, if it got that far.
+        seed: Seed of its random numbers, if it got that far.
+    """
+    return {
+        "id": record_id,
+        "truncated": item is not None and item.truncated_tokens > 0,
+        "truncated_tokens": 0 if item is None else item.truncated_tokens,
+        "order": () if item is None else _orders(item),
+        "seed": seed,
+        "fallback": None if item is None else item.fallback,
+    }
 
 
 def raise_if_programs(error: Exception) -> None:
@@ -275,6 +287,7 @@ __all__ = [
     "JudgeResult",
     "encode_record",
     "failed_result",
+    "fields_of_record",
     "raise_if_programs",
     "results_of",
 ]

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .configuration_egrm import POOLINGS
@@ -15,30 +15,16 @@ from .errors_egrm import ConfigError, is_count, need, need_flag
 from .judge_familiar_egrm import familiarity_of, warn_of_unfamiliar_text
 from .judge_options_egrm import JudgeOptions
 from .judge_packing_egrm import PromptLoad, check_batch_tokens, count_fitting, count_within, load_of
+from .judge_past_egrm import PastVerdicts
 from .judge_plan_egrm import JudgePlan
 from .judge_reading_egrm import label_of
 from .judge_results_egrm import Entry, JudgeResult, encode_record, failed_result, raise_if_programs, results_of
-from .judge_values_egrm import EGRMOutput, LongItem, LongItems, Status
-from .prompt_groups_egrm import begin_alike, find_groups
+from .judge_slots_egrm import Slot, Twins, belong_together, groups_of, questions_of
+from .judge_values_egrm import EGRMOutput, LongItems, Status
 
 
 PLAN_OPTIONS = frozenset({"num_probes", "path", "consensus_threshold", "timeout_s", "audit_share"})
 """Options in which items of one batch may differ: they are decided item by item (`JudgePlan`)."""
-
-
-@dataclass(eq=False, slots=True)
-class _Slot:
-    # One record in flight.
-    ticket: int
-    entry: Entry
-    options: Mapping[str, Any]
-    deadline: float  # `time.monotonic()` at which it is given up, waiting included
-    group: Hashable | None
-    key: Hashable  # records with equal keys can be judged together
-    long_item: LongItem | None = None
-    seconds_left: float = math.inf
-    probed: JudgeResult | None = None  # what its probes came to, where they disagree
-    answer: JudgeResult | None = None  # stands already, where the long path is asked for an audit only
 
 
 class Scheduler:
@@ -60,6 +46,7 @@ class Scheduler:
         explain: Whether results carry an account of how they came about.
         states: Which hidden states the account's candidates carry, one of `POOLINGS`; None: none.
         warn: Whether the first text of another world is warned of; results say it in any case (`unfamiliar`).
+        cache: Verdicts that were reached before, and where new ones are kept; None: everything is judged.
         **options: Fields of `JudgeOptions` for every record that brings no others.
 
     Attributes:
@@ -81,7 +68,7 @@ class Scheduler:
     def __init__(
         self, model: Any, processor: Any = None, *, batch_size: int = 8, batch_tokens: int | None = None,
         return_texts: bool = False, explain: bool = False, states: str | None = None, warn: bool = True,
-        **options: Any,
+        cache: PastVerdicts | None = None, **options: Any,
     ) -> None:  # fmt: skip
         need_model(model)
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
@@ -100,10 +87,12 @@ class Scheduler:
         tables = getattr(model.config, "calibration", None)
         self._calibrated = (tables, model.task if tables else None)
         self._certified = getattr(model.config, "certificate", None) is not None
+        self._past = None if cache is None else cache.of(model, self._asked)
+        self._twins = Twins()
         self._tickets = 0
-        self._waiting: list[_Slot] = []  # to be probed
-        self._pool: list[_Slot] = []  # probed, to be thought about
-        self._alone: deque[_Slot] = deque()  # from a batch that failed
+        self._waiting: list[Slot] = []  # to be probed
+        self._pool: list[Slot] = []  # probed, to be thought about
+        self._alone: deque[Slot] = deque()  # from a batch that failed
         self._done: list[tuple[int, JudgeResult]] = []
 
     def submit(
@@ -155,17 +144,26 @@ class Scheduler:
         rubric = task.judge_turn_ids if self._certified else ()
         key = (task.space, task.short_suffix_ids, task.long_suffix_ids, rubric, shared)
         limit = math.inf if deadline is None else deadline
-        self._waiting.append(_Slot(self._tickets, entry, own, limit, group, key))
+        question = None if self._past is None else self._past.question(entry, own)
+        self._take_in(Slot(self._tickets, entry, own, limit, group, key, question))
         return self._tickets
+
+    def _take_in(self, slot: Slot) -> None:
+        # What was judged before is answered now, and what is being judged is waited for.
+        answer = None if slot.question is None else slot.question.answer()
+        if answer is not None:
+            self._deliver(slot, answer)
+        elif slot.question is None or not self._twins.joins(slot):
+            self._waiting.append(slot)
 
     @property
     def in_flight(self) -> int:
         """How many records have no result yet."""
-        return len(self._waiting) + len(self._pool) + len(self._alone)
+        return len(self._waiting) + len(self._pool) + len(self._alone) + len(self._twins)
 
     @property
     def queues(self) -> dict[str, int]:
-        """How many records wait, by what for: `probe` or `think`."""
+        """How many records wait, by what for: `probe` or `think`. One that waits for an equal one is not counted."""
         return {"probe": len(self._waiting) + len(self._alone), "think": len(self._pool)}
 
     def withdraw(self, tickets: Iterable[int]) -> int:
@@ -181,7 +179,11 @@ class Scheduler:
         self._waiting = [slot for slot in self._waiting if slot.ticket not in gone]
         self._pool = [slot for slot in self._pool if slot.ticket not in gone]
         self._alone = deque(slot for slot in self._alone if slot.ticket not in gone)
-        return before - self.in_flight
+        released = self._twins.forget(gone)
+        forgotten = before - self.in_flight - len(released)
+        for slot in released:
+            self._take_in(slot)
+        return forgotten
 
     def step(self, *, flush: bool = False, urgent: int | None = None, kind: str | None = None) -> bool:
         """Compute one batch: the fullest kind of work there is.
@@ -195,6 +197,7 @@ class Scheduler:
         Returns:
             Whether anything was computed.
         """
+        urgent = self._twins.first_of(urgent)
         held_up = [slot.ticket for slot in self._waiting]
         if self._alone:
             self._judge_alone()
@@ -250,7 +253,10 @@ class Scheduler:
                 raise ConfigError("Probes alone cannot decide without the distribution of verdicts.",
                                   "Use reward='expected' or 'risk_adjusted', in a space whose rewards are amounts.")  # fmt: skip
             label = label_of(item.task, int(item.short["verdicts"][0]), item.answers)
-            self._finish(slot, replace(probed, reward=reward, verdict=label, route="short"))
+            # Which records are settled so is no matter of the record alone: no cache may tell it to others.
+            self._finish(
+                slot, replace(probed, reward=reward, verdict=label, route="short", stage="probes"), keep=False
+            )
             self._pool.remove(slot)
 
     def take(self) -> list[tuple[int, JudgeResult]]:
@@ -266,7 +272,7 @@ class Scheduler:
 
     # Batches
 
-    def _full(self, slots: Sequence[_Slot]) -> list[_Slot]:
+    def _full(self, slots: Sequence[Slot]) -> list[Slot]:
         # All of the first kind of which there are enough for a batch.
         if len(slots) < self.batch_size:
             return []
@@ -274,18 +280,18 @@ class Scheduler:
         key = next((key for key, count in counts.items() if count >= self.batch_size), None)
         return [] if key is None else [slot for slot in slots if slot.key == key]
 
-    def _nearest(self, slots: Sequence[_Slot], first: _Slot | None = None) -> list[_Slot]:
+    def _nearest(self, slots: Sequence[Slot], first: Slot | None = None) -> list[Slot]:
         # A batch around one slot, the oldest by default: those of its question first, then the nearest in length.
         first = first or slots[0]
 
-        def distance(slot: _Slot) -> tuple[bool, int]:
-            return not _belong_together(first, slot), abs(slot.entry.num_tokens - first.entry.num_tokens)
+        def distance(slot: Slot) -> tuple[bool, int]:
+            return not belong_together(first, slot), abs(slot.entry.num_tokens - first.entry.num_tokens)
 
         near = sorted(slots, key=distance)[: self.batch_size]
         prompts, suffix = [slot.entry.item.prompts for slot in near], len(first.entry.item.task.short_suffix_ids)
-        return near[: count_fitting(prompts, _questions(near), suffix, self.batch_tokens, self.model.device.type)]
+        return near[: count_fitting(prompts, questions_of(near), suffix, self.batch_tokens, self.model.device.type)]
 
-    def _similar(self, slots: Sequence[_Slot], first: _Slot) -> list[_Slot]:
+    def _similar(self, slots: Sequence[Slot], first: Slot) -> list[Slot]:
         # A batch that thinks: prompts are run already, and padding is only skipped over by attention. It is not split for
         # it, since every chain's step costs a pass through all weights however few rows there are.
         near = sorted(slots, key=lambda slot: (slot is not first, abs(slot.entry.num_tokens - first.entry.num_tokens)))
@@ -295,24 +301,24 @@ class Scheduler:
 
     # Work
 
-    def _probe(self, slots: Sequence[_Slot]) -> None:
+    def _probe(self, slots: Sequence[Slot]) -> None:
         late = [slot for slot in slots if slot.deadline < math.inf and time.monotonic() > slot.deadline]
         for slot in late:
-            self._finish(slot, failed_result(slot.entry.record_id, Status.TIMEOUT, slot.entry.item, seed=_seed(slot)))
+            self._finish(slot, failed_result(slot.entry.record_id, Status.TIMEOUT, slot.entry.item, seed=slot.seed))
         on_time = [slot for slot in slots if slot not in late]
         if on_time:
             self._probe_together(on_time)
         gone = set(slots)
         self._waiting = [slot for slot in self._waiting if slot not in gone]
 
-    def _probe_together(self, slots: Sequence[_Slot]) -> None:
+    def _probe_together(self, slots: Sequence[Slot]) -> None:
         entries = [slot.entry for slot in slots]
         try:
-            inputs = self.processor.collate([entry.item for entry in entries], groups=_groups(slots))
+            inputs = self.processor.collate([entry.item for entry in entries], groups=groups_of(slots))
             suffix = len(entries[0].item.task.short_suffix_ids)
-            self.load += load_of([entry.item.prompts for entry in entries], _questions(slots), suffix)
+            self.load += load_of([entry.item.prompts for entry in entries], questions_of(slots), suffix)
             stage = self.model.probe(inputs, **self._arguments(slots), **self._accounts())
-            results = results_of(entries, stage.output, _seed(slots[0]), *self._calibrated)
+            results = results_of(entries, stage.output, slots[0].seed, *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
             self._alone.extend(slots)
@@ -328,7 +334,7 @@ class Scheduler:
             else:
                 self._finish(slot, results[row])
 
-    def _think(self, slots: Sequence[_Slot]) -> None:
+    def _think(self, slots: Sequence[Slot]) -> None:
         now = time.monotonic()
         options = {name: value for name, value in slots[0].options.items() if name not in PLAN_OPTIONS}
         try:
@@ -338,14 +344,14 @@ class Scheduler:
                 if slot.long_item is not None
             )
             output = self.model.deliberate(items, **options, **self._asked)
-            results = results_of([slot.entry for slot in slots], output, _seed(slots[0]), *self._calibrated)
+            results = results_of([slot.entry for slot in slots], output, slots[0].seed, *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
             for slot in slots:
                 if slot.answer is None:
                     self._alone.append(slot)
                 else:  # an audit that failed costs no reward
-                    self._finish(slot, slot.answer)
+                    self._finish(slot, slot.answer, keep=False)
         else:
             for slot, result in zip(slots, results, strict=True):
                 self._finish(slot, result)
@@ -360,14 +366,21 @@ class Scheduler:
         try:
             inputs = self.processor.collate([slot.entry.item])
             output: EGRMOutput = self.model.judge(inputs, **slot.options, **self._asked)
-            (result,) = results_of([slot.entry], output, _seed(slot), *self._calibrated)
+            (result,) = results_of([slot.entry], output, slot.seed, *self._calibrated)
         except Exception as error:
             raise_if_programs(error)
-            result = failed_result(slot.entry.record_id, error, slot.entry.item, seed=_seed(slot))
+            result = failed_result(slot.entry.record_id, error, slot.entry.item, seed=slot.seed)
         self._alone.popleft()
         self._finish(slot, result)
 
-    def _finish(self, slot: _Slot, result: JudgeResult) -> None:
+    def _finish(self, slot: Slot, result: JudgeResult, *, keep: bool = True) -> None:
+        if slot.question is not None and keep:
+            slot.question.keep(result)
+        self._deliver(slot, result)
+        for twin in self._twins.release(slot):
+            self._take_in(twin)
+
+    def _deliver(self, slot: Slot, result: JudgeResult) -> None:
         if self._familiarity is not None and not self._familiarity.knows(slot.entry.item.judged_ids):
             result = replace(result, unfamiliar=True)
             if not self._warned:
@@ -378,7 +391,7 @@ class Scheduler:
     def _accounts(self) -> dict[str, Any]:
         return {name: value for name, value in self._asked.items() if name != "return_texts"}
 
-    def _arguments(self, slots: Sequence[_Slot]) -> dict[str, Any]:
+    def _arguments(self, slots: Sequence[Slot]) -> dict[str, Any]:
         # Options that all share, and a plan where they differ, or where a deadline cuts a timeout short.
         first, now = slots[0].options, time.monotonic() if any(slot.deadline < math.inf for slot in slots) else 0.0
         if all(slot.options == first for slot in slots) and not now:
@@ -387,7 +400,7 @@ class Scheduler:
         shared = {name: value for name, value in first.items() if name not in PLAN_OPTIONS}
         return {**shared, "plan": JudgePlan.of(resolved, [slot.entry.item.item_id for slot in slots])}
 
-    def _resolved(self, slot: _Slot, now: float) -> JudgeOptions:
+    def _resolved(self, slot: Slot, now: float) -> JudgeOptions:
         options = self.model.config.judge_options(slot.entry.item.task.space.kind, **slot.options)
         if slot.deadline == math.inf:
             return options
@@ -411,33 +424,8 @@ def need_model(model: Any) -> None:
         )
 
 
-def _belong_together(first: _Slot, second: _Slot) -> bool:
-    if first.group is not None or second.group is not None:
-        return first.group == second.group
-    return begin_alike(first.entry.item.prompts[0], second.entry.item.prompts[0])
-
-
-def _groups(slots: Iterable[_Slot]) -> list[int] | None:
-    # None: found by the processor, from the prompts.
-    names = [slot.group for slot in slots]
-    if all(name is None for name in names):
-        return None
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names)) if name is not None}
-    return [numbers.get(name, len(names) + place) for place, name in enumerate(names)]
-
-
-def _questions(slots: Sequence[_Slot]) -> Sequence[int]:
-    # The groups that the processor will find or be given.
-    groups = _groups(slots)
-    return find_groups([slot.entry.item.prompts[0] for slot in slots]) if groups is None else groups
-
-
 def _hashable(value: Any) -> Hashable:
     return tuple(value) if isinstance(value, list | tuple) else value
-
-
-def _seed(slot: _Slot) -> int:
-    return slot.options.get("seed", JudgeOptions.seed)
 
 
 __all__ = ["PLAN_OPTIONS", "Scheduler", "need_model"]

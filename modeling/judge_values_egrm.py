@@ -157,7 +157,8 @@ class Account:
     """How one reward came about, where that was asked for."""
 
     stage: str
-    """What answered: `probes` or `chains`."""
+    """What answered: `cache`, `probes` or `chains`. What a cache answers cost nothing now: `prefill_tokens`, `new_tokens`
+    and `flops` are 0, and the fields of probes and candidates tell what it had cost."""
     labels: tuple[str, ...]
     """Text of each verdict id below."""
     probes: tuple[ProbeVote, ...] = ()

@@ -311,6 +311,11 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         self._engine = engine
 
     @property
+    def writes_itself(self) -> bool:
+        """Whether the generator in this process writes, and nothing in its place."""
+        return self._engine is None
+
+    @property
     def drafts(self) -> ChainDrafts:
         """Who writes chains from drafts in this process."""
         return ChainDrafts(self.backbone, self.draft)

@@ -17,6 +17,7 @@ from transformers_egrm.modeling.judge_results_egrm import JudgeResult
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
+from transformers_egrm.policy.cache import VerdictCache
 
 
 _EXPECTED_DIGITS = 4
@@ -62,6 +63,7 @@ class RewardJudge:
         return_rationale: Whether results carry the text of the chosen candidate.
         explain: Whether results carry an account of how they came about.
         progress: Whether to show a progress bar on standard error.
+        cache: Where verdicts are kept, and looked for before anything is judged: a `VerdictCache` or its file's path.
         **options: Fields of `JudgeOptions` (`seed`, `num_chains`, `timeout_s`, `strict`, ...).
 
     Attributes:
@@ -92,6 +94,7 @@ class RewardJudge:
         return_rationale: bool = False,
         explain: bool = False,
         progress: bool = False,
+        cache: Any = None,
         **options: Any,
     ) -> None:
         need(is_count(batch_size), "batch_size", batch_size, "an integer >= 1")
@@ -116,6 +119,7 @@ class RewardJudge:
         self.explain = explain
         self.progress = progress
         self.options = options
+        self.cache = VerdictCache.read(cache)
         self._check(space)
 
     def __call__(self, records: Iterable[object], *, space: Any = None) -> list[JudgeResult]:
@@ -219,7 +223,7 @@ class JudgeStream(Iterator[JudgeResult]):
         self._encoding = {"space": space, "rubric": judge.rubric, "group": 0 if grouped else None}
         self._scheduler = Scheduler(
             judge.model, judge.processor, batch_size=judge.batch_size, batch_tokens=judge.batch_tokens,
-            return_texts=judge.return_rationale, explain=judge.explain, **judge.options,
+            return_texts=judge.return_rationale, explain=judge.explain, cache=judge.cache, **judge.options,
         )  # fmt: skip
         # Re-entrant: a record's own iterator may look at `counts`, and asking for the next result then is an error, no lock-up.
         self._lock, self._reading = RLock(), False

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from transformers_egrm.data.databases import prepare
 from transformers_egrm.modeling.errors_egrm import ConfigError, DataError, InputError, need
 
 
@@ -72,14 +73,7 @@ class FeedbackStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self._open() as base:
-            # One writer at a time makes the table, and others wait for it.
-            base.execute("BEGIN IMMEDIATE")
-            if _is_empty(base):
-                base.execute(_TABLE)
-                base.execute(f"PRAGMA application_id = {_APPLICATION}")
-                base.execute(f"PRAGMA user_version = {_VERSION}")
-            base.commit()
-            _check(base, self.path)
+            prepare(base, self.path, "a feedback store", application=_APPLICATION, version=_VERSION, tables=(_TABLE,))
 
     def add(self, record: Mapping[str, Any], result: Any, truth: str) -> Case:
         """Keep what is right.
@@ -176,17 +170,6 @@ def read_feedback(path: str | Path, *, label: str = "label") -> Iterator[dict[st
                 f"A record of {path} has a field {label!r} of its own.", "Name another one with `label=`."
             )
     return (case.record | {label: case.truth} for case in cases)
-
-
-def _is_empty(base: sqlite3.Connection) -> bool:
-    return base.execute("SELECT COUNT(*) FROM sqlite_master").fetchone() == (0,)
-
-
-def _check(base: sqlite3.Connection, path: Path) -> None:
-    found = tuple(base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    if found != (_APPLICATION, _VERSION):
-        raise DataError(f"{path} must be a feedback store of version {_VERSION}, but it is another database, or one of "
-                        f"version {found[1]}.", "Name another file.")  # fmt: skip
 
 
 __all__ = ["KINDS", "Case", "FeedbackStore", "read_feedback"]

@@ -79,7 +79,7 @@ def load_judge(job: Job, judging: dict[str, Any]) -> Any:
         model.attach_draft(draft.to(model.device))
     return RewardJudge(
         model, _processor(model, run), batch_size=run.batch_size, batch_tokens=run.batch_tokens, reorder_window=run.reorder_window,
-        verdict_format=run.verdict_format, rubric=rubric, return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, **judging,
+        verdict_format=run.verdict_format, rubric=rubric, return_rationale=run.rationale, explain=run.explain, progress=on_terminal if run.progress is None else run.progress, cache=run.cache, **judging,
     )  # fmt: skip
 
 

@@ -74,6 +74,8 @@ class RunOptions:
     """Add to each row how its reward came about: probes, distribution, candidates with scores, and cost."""
     draft: str | None = field(default=None, metadata={"metavar": "MODEL"})
     """Small language model with the generator's tokenizer that drafts the chains: a folder, a .gguf file or a Hub id."""
+    cache: str | None = field(default=None, metadata={"metavar": "FILE.db"})
+    """Where verdicts are kept, and looked for before anything is judged; by default nowhere."""
     url: str | None = field(default=None, metadata={"metavar": "URL"})
     """Ask a server that egrm serve started with the same MODEL, instead of loading it here."""
     engine: str | None = field(default=None, metadata={"metavar": "URL"})

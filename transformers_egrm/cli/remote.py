@@ -17,7 +17,7 @@ from transformers_egrm.modeling.prompt_records_egrm import read_id
 
 
 _CONNECTIONS = 4
-_NOT_REMOTE = ("draft", "max_prompt_tokens", "truncation", "explain", "revision")
+_NOT_REMOTE = ("cache", "draft", "max_prompt_tokens", "truncation", "explain", "revision")
 
 
 class RemoteJudge:

@@ -120,7 +120,8 @@ def _check_paths(job: Job) -> None:
         reads["the draft"] = run.draft
     if run.rubric is not None and run.rubric.startswith("@"):
         reads["the rubric"] = run.rubric[1:]
-    check_paths(reads, {"-o": run.output} | ({} if run.summary is None else {"--summary": run.summary}))
+    others = {"--summary": run.summary, "--cache": run.cache}
+    check_paths(reads, {"-o": run.output} | {what: path for what, path in others.items() if path is not None})
 
 
 def _check_kept(job: Job, keep: Sequence[str], columns: Sequence[str] | None, needed: Sequence[str] | None) -> None:

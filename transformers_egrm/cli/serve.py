@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from transformers_egrm.bundle import folder_of
 from transformers_egrm.cli.judging import MODEL_HELP, rubric_text
 from transformers_egrm.cli.loading import load_model
 from transformers_egrm.cli.options import with_judge_options, with_options
+from transformers_egrm.cli.paths import check_paths
 from transformers_egrm.serving import ServeOptions, create_app
 
 
@@ -42,6 +44,8 @@ def serve(
     the requests that it has accepted are answered.
     """
     token = serving.token()
+    if serving.cache is not None:
+        check_paths({"the model": folder_of(model)}, {"--cache": serving.cache})
     text = rubric_text(rubric)
     loaded = load_model(model, device=device, dtype=dtype, revision=revision, engine=engine)
     if text is not None:

@@ -43,6 +43,8 @@ class Tally:
     truncated: int = 0
     unfamiliar: int = 0
     """Judgements of text from another world than the judge's."""
+    stages: Counter[str] = field(default_factory=Counter)
+    """Judgements by what answered them."""
     audits: Counter[str] = field(default_factory=Counter)
     """Audited judgements: `agree`, `disagree`, or `no_verdict` where the audit ended without one."""
     padded_share: float | None = None
@@ -63,6 +65,8 @@ class Tally:
             self.draft_kept.update(dict(enumerate(row.get("draft_kept", ()))))
             self.truncated += bool(row["truncated"])
             self.unfamiliar += bool(row.get("unfamiliar"))
+            if row.get("stage") is not None:  # rows of an earlier version do not say it
+                self.stages[row["stage"]] += 1
             if row.get("audited"):
                 said = row["audit_verdict"]
                 self.audits["no_verdict" if said is None else "agree" if said == row["verdict"] else "disagree"] += 1
@@ -143,6 +147,7 @@ class Tally:
             ],
             "truncated": self.truncated,
             "unfamiliar": self.unfamiliar,
+            "stages": dict(sorted(self.stages.items())),
             "audits": dict(sorted(self.audits.items())),
             "seconds": round(seconds, 3),
             "records_per_s": round(self.records / seconds, 3) if seconds > 0 else None,
@@ -173,6 +178,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
         table.add_row("drafted chains", f"{summary['block_efficiency']:.2f} tokens per pass of the generator")
         shares = ", ".join(f"{100 * share:.0f} %" for share in summary["acceptance_by_position"])
         table.add_row("", f"accepted by position: {shares}")
+    if "cache" in summary.get("stages", ()):
+        table.add_row("answered by", _shares(summary["stages"]))
     if summary.get("audits"):  # a receipt of an earlier version has none
         table.add_row("audits", _shares(summary["audits"]))
     if summary["truncated"]:

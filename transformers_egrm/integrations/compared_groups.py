@@ -185,7 +185,7 @@ def pairwise_space(processor: Any, space: Any) -> Any:
 def _member(reward: float | None, parts: Sequence[tuple[JudgeResult, int]]) -> JudgeResult:
     results = [result for result, _ in parts]
     sure = [result.consensus for result in results if result.consensus is not None]
-    routes = {result.route for result in results} - {None}
+    routes, stages = {result.route for result in results} - {None}, {result.stage for result in results}
     reason = None
     if reward is None:
         failed = results[0].error if results else "none of them was asked for"
@@ -203,6 +203,7 @@ def _member(reward: float | None, parts: Sequence[tuple[JudgeResult, int]]) -> J
         truncated_tokens=sum(result.truncated_tokens for result in results),
         order=(),
         seed=next((result.seed for result in results), None),
+        stage=next((stage for stage in ("chains", "probes", "cache") if stage in stages), None),
         error=reason,
     )
 

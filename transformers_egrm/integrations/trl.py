@@ -24,6 +24,7 @@ from transformers_egrm.modeling.judge_options_egrm import JudgeOptions
 from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_result
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler, need_model
 from transformers_egrm.modeling.modeling_egrm import EGRMRewardModel
+from transformers_egrm.policy.cache import VerdictCache
 
 
 logger = logging.get_logger(__name__)
@@ -32,8 +33,6 @@ RECORD_FIELDS = ("system", "rubric", "reference", "tools")
 """What a dataset column may bring into a record."""
 SPACES = ("pointwise", "binary")
 """Verdict spaces that judge one response."""
-STAGES = {"short": "probes", "long": "chains"}
-"""Route -> what answered."""
 # Transformers replaces functions of its own while it loads: in two threads at once, tied weights get lost.
 _LOADING = RLock()
 
@@ -71,6 +70,8 @@ class EGRMReward:
         compare: Compare the completions of a prompt with each other instead of judging each alone. `space` is then a pairwise
             one; rewards are in [0, 1] before scaling.
         audit: Watches results whose short verdict was audited (`audit_share`); an alarm is logged and does not stop the run.
+        cache: Where verdicts are kept, and looked for before anything is judged: a `VerdictCache` or its file's path. Not with
+            `least_change`, whose rewards depend on the group.
         **options: Fields of `JudgeOptions`.
 
     Raises:
@@ -102,20 +103,19 @@ class EGRMReward:
         least_change: float | None = None,
         compare: Comparisons | None = None,
         audit: Audit | None = None,
+        cache: Any = None,
         **options: Any,
     ) -> None:
         if least_change is not None:
             need(is_finite(least_change) and least_change >= 0, "least_change", least_change, "a number >= 0, or None")
-            need(options.get("abstain_below") is None, "abstain_below", options.get("abstain_below"),
-                 "None together with `least_change`, which rewards what probes disagree on")  # fmt: skip
+            floor = options.get("abstain_below")
+            _need_none("together with `least_change`, which rewards what probes disagree on", abstain_below=floor)
+            _need_none("together with `least_change`, whose rewards depend on the group", cache=cache)
             options = {"reward": "expected"} | options
         if compare is not None:
             need(isinstance(compare, Comparisons), "compare", compare, "a Comparisons, or None")
-            alone = {"least_change": least_change, "audit": audit, "audit_share": options.get("audit_share") or None}
-            for setting, given in alone.items():
-                need(
-                    given is None, setting, given, "None with `compare`, which gives no response a verdict of its own"
-                )
+            _need_none("with `compare`, which gives no response a verdict of its own", least_change=least_change, audit=audit,
+                       audit_share=options.get("audit_share") or None)  # fmt: skip
         need(is_finite(scale) and scale != 0, "scale", scale, "a number other than 0")
         need(clip is None or (len(clip) == 2 and all(map(is_finite, clip)) and clip[0] < clip[1]), "clip", clip,
              "two numbers, the least and the greatest reward, or None")  # fmt: skip
@@ -134,6 +134,7 @@ class EGRMReward:
         self.least_change, self.compare = least_change, compare
         self.audit, self.encoding = audit, {"space": space, "rubric": rubric}
         self.judging = {"batch_size": batch_size, "batch_tokens": batch_tokens, "explain": explain, **options}
+        self.cache = self.judging["cache"] = VerdictCache.read(cache)
         self.prefix = name or "egrm"
         self.__name__ = name or type(self).__name__
         self._model: Any = None if is_name else model
@@ -296,6 +297,8 @@ class EGRMReward:
                 log_extra(f"{self.prefix}_{column}", values)
         if log_metric is not None:
             metrics = _metrics(results, rewards, distinct) | _audit_metrics(distinct, self.audit)
+            if self.cache is not None and distinct:
+                metrics["cache_share"] = sum(result.stage == "cache" for result in distinct) / len(distinct)
             for metric, value in metrics.items():
                 log_metric(f"{self.prefix}/{metric}", value)
         return rewards
@@ -360,6 +363,11 @@ class AsyncEGRMReward(EGRMReward):
         return self.rewards(results, log_extra=log_extra, log_metric=log_metric)
 
 
+def _need_none(when: str, **settings: Any) -> None:
+    for setting, given in settings.items():
+        need(given is None, setting, given, f"None {when}")
+
+
 def _turns(value: Any, role: str) -> list[Any]:
     return [{"role": role, "content": value}] if isinstance(value, str) else list(value)
 
@@ -398,9 +406,8 @@ def _own_device() -> torch.device:
 
 
 def _columns(results: Sequence[JudgeResult | None]) -> dict[str, list]:
-    names = ("route", "consensus", "status", "tokens", "error", "audit_verdict")
-    columns = {name: [None if r is None else getattr(r, name) for r in results] for name in names}
-    return columns | {"stage": [STAGES.get(route or "") for route in columns["route"]]}
+    names = ("route", "consensus", "status", "tokens", "error", "audit_verdict", "stage")
+    return {name: [None if r is None else getattr(r, name) for r in results] for name in names}
 
 
 def _metrics(

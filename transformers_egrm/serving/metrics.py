@@ -37,6 +37,7 @@ class Metrics:
         self._requests = counter("requests", "Requests by endpoint and HTTP status", "endpoint", "status")
         self._request_seconds = histogram("request_seconds", "Time of a request", _SECONDS, "endpoint")
         self._records = counter("records", "Records by path, status and arm", "route", "status", "arm")
+        self._stages = counter("stages", "Records by what answered them", "stage")
         self._record_seconds = histogram("record_seconds", "Time of a record, waiting included", _SECONDS, "route")
         self._consensus = histogram("consensus", "Agreement of the probes", _SHARES)
         self._audits = counter("audits", "Short verdicts that chains judged too", "agrees")
@@ -66,6 +67,7 @@ class Metrics:
         """
         route = result.route or "none"
         self._records.labels(route, result.status, arm).inc()
+        self._stages.labels(result.stage or "none").inc()
         self._record_seconds.labels(route).observe(seconds)
         self._tokens.labels("new").inc(result.tokens)
         if result.consensus is not None:

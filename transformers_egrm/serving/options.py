@@ -52,6 +52,8 @@ class ServeOptions:
     """What OpenRLHF's labels are: ignore, or reference for answers that the judge is shown."""
     policy: str | None = field(default=None, metadata={"metavar": "FILE.json"})
     """Thresholds under load, audit and the two arms of a comparison; read again whenever the file changes."""
+    cache: str | None = field(default=None, metadata={"metavar": "FILE.db"})
+    """Where verdicts are kept, and looked for before anything is judged; by default nowhere."""
     feedback: str | None = field(default=None, metadata={"metavar": "FILE.db"})
     """Where corrections are kept, texts included; by default /feedback refuses them."""
     jobs_kept: int = field(default=64, metadata={"min": 1})

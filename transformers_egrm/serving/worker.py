@@ -20,6 +20,7 @@ from transformers_egrm.modeling.judge_results_egrm import JudgeResult, failed_re
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
 from transformers_egrm.modeling.prompt_records_egrm import read_id
 from transformers_egrm.modeling.verdict_space_egrm import VerdictSpace
+from transformers_egrm.policy.cache import VerdictCache
 from transformers_egrm.serving.logs import place_of
 from transformers_egrm.serving.options import MOST_SPACES, ServeOptions
 from transformers_egrm.serving.policy import Policy
@@ -77,6 +78,7 @@ class Worker:
             "batch_tokens": options.batch_tokens,
             "return_texts": True,
             "warn": False,
+            "cache": VerdictCache.read(options.cache),
         }
         self._model, self._judging = model, dict(judging)
         self._scheduler = self._new_scheduler()
@@ -92,7 +94,7 @@ class Worker:
         self._in_steps: deque[tuple[_Place, Iterator[Any]]] = deque()
         self._in_flight = 0
         self._draining = self._aborting = False
-        self._probes_in_a_row, self._step_s = 0, self.seconds_each
+        self._probes_in_a_row = 0
         self._thread = threading.Thread(target=self._run, name="egrm-judge", daemon=True)
 
     # What requests call, from any thread
@@ -196,8 +198,8 @@ class Worker:
             while (due := self._next_items()) is not None:
                 for place in due:
                     self._admit(*place)
-                self._step()
-                self._deliver()
+                self._deliver(0.0)  # what a cache knows waits for no batch
+                self._deliver(self._step())
                 self._decide()
         finally:  # whatever ended it: nobody waits in vain
             with self._wake:
@@ -292,11 +294,12 @@ class Worker:
         if item.space is not None:
             self._spaces.add(space)
 
-    def _step(self) -> None:
+    def _step(self) -> float:
+        # The seconds that it took.
         started, kind = time.monotonic(), self._next_kind()
         try:
             if not self._scheduler.step(flush=True, kind=kind):
-                return
+                return 0.0
         except Exception as error:
             # Nothing of this batch can be trusted, and the scheduler holds it: all that it holds fails, and it is made anew.
             self.failures += 1
@@ -306,9 +309,10 @@ class Worker:
             for ticket, (work, index) in list(self._tickets.items()):
                 self._break(work, index, self._arms.get(ticket, "a"))
             self._tickets, self._arms, self._scheduler = {}, {}, self._new_scheduler()
-            return
-        self._step_s = time.monotonic() - started
-        self.watcher.stepped(kind, self._step_s, self._scheduler)
+            return 0.0
+        seconds = time.monotonic() - started
+        self.watcher.stepped(kind, seconds, self._scheduler)
+        return seconds
 
     def _next_kind(self) -> str:
         queues = self._scheduler.queues
@@ -319,10 +323,10 @@ class Worker:
         self._probes_in_a_row += 1
         return "probe"
 
-    def _deliver(self) -> None:
+    def _deliver(self, seconds: float) -> None:
         done = self._scheduler.take()
         if done:
-            self.seconds_each = 0.9 * self.seconds_each + 0.1 * self._step_s / len(done)
+            self.seconds_each = 0.9 * self.seconds_each + 0.1 * seconds / len(done)
         for ticket, result in done:
             if (place := self._tickets.pop(ticket, None)) is not None:
                 self._put(*place, result, self._arms.pop(ticket, "a"))

@@ -1,0 +1,1 @@
+"""What saves a judge work: verdicts that were reached before."""
