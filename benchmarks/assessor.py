@@ -4,8 +4,8 @@ Run:
     python benchmarks/assessor.py egrm-mini --pools runs/pareto --output runs/assessor
 
 Assessors are trained on the training split of the synthetic world, and calibrated on its calibration split. The figures are
-of the test split. PATH.calibration.jsonl and PATH.test.jsonl are pools of pareto.py: items judged on both paths. Writes
-results.json and table.md with three tables. Intervals are of 95 %, over questions.
+of the test split. PATH.calibration.jsonl and PATH.test.jsonl are pools that pareto.py wrote, of all items of both splits: each
+judged on both paths. Writes results.json and table.md with three tables. Intervals are of 95 %, over questions.
 
 1. What each rival knows: kinds of assessor, what their labels are made from, and what they cost.
 2. The cascade: routing by exact consensus or by probes, alone and with an assessor in front.
@@ -13,6 +13,7 @@ results.json and table.md with three tables. Intervals are of 95 %, over questio
 """
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -22,10 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pareto import Methods, Row, read_pool, verdict_of, world_items
+from pareto import Methods, Row, verdict_of
 
 from transformers_egrm.calibration.calibrators import apply, fit_best
 from transformers_egrm.data.files import write_json, write_text
+from transformers_egrm.data.synthetic.splits import STREAMS
 from transformers_egrm.data.synthetic.world import examples
 from transformers_egrm.evaluation import metrics
 from transformers_egrm.evaluation.outcomes import LabelledItem, judge_labelled, label
@@ -58,7 +60,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "state, all four": ("state", {"weights": dict.fromkeys(("right", "consensus", "exits", "attention"), 0.25)}),
     "state, right and consensus, not staged": ("state", {"weights": FUSED, "known_steps": 0}),
     "state, known difficulty alone": ("state", {"weights": FUSED, "steps": 0}),
-    "encoder, right and consensus": ("encoder", {"weights": FUSED}),
+    "encoder, right and consensus": ("encoder", {"weights": FUSED, "batch_size": 128, "known_steps": 20}),
 }
 """What is trained: kind, and options of the fit."""
 
@@ -76,12 +78,12 @@ class Split:
         return [row["question"] for row in self.rows]
 
 
-def stored(path: Path | None, make: Callable[[], Observed]) -> Observed:
-    """What was observed, from a file where it is kept.
+def stored(path: Path | None, make: Callable[[], Any]) -> Any:
+    """What was observed or trained, from a file where it is kept, so that a killed run goes on.
 
     Args:
         path: The file; None: it is not kept.
-        make: Observes.
+        make: Observes or trains.
     """
     if path is not None and path.exists():
         return torch.load(path, weights_only=False)
@@ -90,6 +92,43 @@ def stored(path: Path | None, make: Callable[[], Observed]) -> Observed:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(found, path)
     return found
+
+
+def read_items(model: EGRMRewardModel, path: Path, split: str, thin: int) -> tuple[list[Row], list[LabelledItem]]:
+    """Rows of a pool and their items, every so manyth.
+
+    Args:
+        model: The judge.
+        path: Of the pool.
+        split: That it was drawn from.
+        thin: Every `thin`th item is kept.
+
+    Raises:
+        SystemExit: The pool holds other items.
+    """
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:]]
+    own = len(rows) // STREAMS
+    drawn = [(seed, example) for seed in range(STREAMS) for example in islice(examples(split, seed), own)]
+    if [example.question_id for _, example in drawn] != [row["question"] for row in rows]:
+        raise SystemExit(f"{path} does not hold the {split} split: make it with pareto.py.")
+    rows, kept = rows[::thin], drawn[::thin]
+    return rows, [item for seed, example in kept for item in label(model.processor, [example], seed)]
+
+
+def need_one_judge(split: Split) -> Split:
+    """The same split, if pool and observation are of one judge: then their exact verdicts are the same.
+
+    Raises:
+        SystemExit: They are not.
+    """
+    same = np.mean(
+        [row["exact"][0] == said for row, said in zip(split.rows, split.seen.probs.argmax(-1).tolist(), strict=True)]
+    )
+    if same < 0.999:
+        raise SystemExit(
+            f"Only {same:.1%} of the pool's exact verdicts are this judge's: it holds another judge, or other options."
+        )
+    return split
 
 
 # -- what each rival knows ------------------------------------------------------------------------------------------------
@@ -124,42 +163,38 @@ def exact_rival(calibration: Split, test: Split) -> NDArray[np.float64]:
 
 
 def rivals(
-    model: EGRMRewardModel, training: Observed, calibration: Split, test: Split, steps: int, resamples: int, seeds: int
+    model: EGRMRewardModel,
+    calibration: Split,
+    test: Split,
+    resamples: int,
+    trained: Callable[[str], EGRMAssessor],
 ) -> tuple[list[Row], dict[str, EGRMAssessor]]:
     """The first table, and the assessors of it.
 
     Args:
         model: The judge.
-        training: What assessors learn from.
         calibration: What calibrates them.
         test: What tells.
-        steps: Optimiser steps.
         resamples: Of the bootstrap.
-        seeds: Trainings of each recipe; the table has the first one, and the spread of AUROC over all.
+        trained: The assessor of each recipe.
     """
     short = float(np.mean([row["sampled"][2] for row in test.rows]))
     columns = model.backbone.cost.head(1, model.task.space.num_verdicts)
     found = [
-        {"rival": "exact consensus", "parameters": 0, "cost_share": columns / short, "chosen_by": None, "spread": 0.0}
+        {"rival": "exact consensus", "parameters": 0, "cost_share": columns / short, "on_calibration": None}
         | knowledge(exact_rival(calibration, test), test, resamples)
     ]
     assessors: dict[str, EGRMAssessor] = {}
     lengths = [len(ids) for ids in test.seen.token_ids]
-    for name, (kind, given) in RECIPES.items():
-        options, areas = FitOptions(**{"steps": steps, **given}), []
-        for seed in range(seeds):
-            assessor = new_assessor(model, kind, seed=seed)
-            fit(assessor, training, replace(options, seed=seed))
-            calibrate(assessor, calibration.seen)
-            assessors.setdefault(name, assessor)
-            areas.append(metrics.auroc(ask(assessor, test.seen).sure, test.seen.right))
-        assessor = assessors[name]
+    for name in RECIPES:
+        assessor = assessors[name] = trained(name)
+        calibrate(assessor, calibration.seen)
         row = knowledge(ask(assessor, test.seen).sure, test, resamples)
         chosen = metrics.auroc(ask(assessor, calibration.seen).sure, calibration.seen.right)
         cost = float(np.mean([assessor.flops(length) for length in lengths])) / short
         parameters = sum(weight.numel() for weight in assessor.parameters())
-        about = {"rival": name, "parameters": parameters, "cost_share": cost, "chosen_by": chosen}
-        found.append(about | {"spread": float(np.ptp(areas))} | row)
+        about = {"rival": name, "parameters": parameters, "cost_share": cost, "on_calibration": chosen}
+        found.append(about | row)
         print(f"{name}: AUROC {row['auroc']['value']:.4f}, ECE {row['ece']['value']:.4f}", flush=True)
     return found, assessors
 
@@ -337,11 +372,10 @@ def main() -> None:
     parser.add_argument("judge", help="`egrm-mini`, or the folder of a checkpoint with a pointwise space from 0 to 10")
     parser.add_argument("--pools", required=True, metavar="PATH", help="where judged items are kept")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--items", type=int, default=12_500, help="of each pool")
     parser.add_argument("--thin", type=int, default=1, help="use every so manyth item")
     parser.add_argument("--train", type=int, default=24_000, help="training examples")
-    parser.add_argument("--steps", type=int, default=1_500, help="of each training")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each recipe")
+    parser.add_argument("--steps", type=int, default=1_500, help="of the training of each head")
+    parser.add_argument("--encoder-steps", type=int, default=1_500, help="of that of the encoder")
     parser.add_argument(
         "--top-ps", nargs="+", type=float, help="of exact consensus; below 1, sure verdicts all look alike"
     )
@@ -349,7 +383,7 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=1, help="K on the long path of the second table")
     parser.add_argument("--risk", type=float, default=0.02, help="promised of direct answers")
     parser.add_argument("--waste", type=float, default=0.05, help="promised of chains at once")
-    parser.add_argument("--observed", type=Path, metavar="FOLDER", help="keep what was observed of the prompts here")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="keep what was observed and trained here")
     parser.add_argument("--timed", type=int, default=256, help="items whose stages are timed; 0: none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--resamples", type=int, default=300)
@@ -361,16 +395,14 @@ def main() -> None:
     exact = {} if given.top_ps is None else {"top_ps": given.top_ps}
 
     def file(name: str) -> Path | None:
-        return None if given.observed is None else given.observed / f"{name}.pt"
+        return None if given.kept is None else given.kept / f"{name}.pt"
 
     splits, timed_items = {}, []
     for name in ("calibration", "test"):
-        items = world_items(model, name, given.items)
-        rows = read_pool(Path(f"{given.pools}.{name}.jsonl"), model, items, given.batch_size, exact)
-        items, rows, timed_items = items[:: given.thin], rows[:: given.thin], items[: given.timed]
-        splits[name] = Split(
-            rows, stored(file(name), lambda items=items: observe(model, items, given.batch_size, **exact))
-        )
+        rows, items = read_items(model, Path(f"{given.pools}.{name}.jsonl"), name, given.thin)
+        seen = stored(file(name), lambda items=items: observe(model, items, given.batch_size, **exact))
+        splits[name] = need_one_judge(Split(rows, seen))
+        timed_items = items[: given.timed]
     drawn = islice(examples("train", TRAINING_SEED), given.train)
     training = stored(
         file("train"),
@@ -378,7 +410,22 @@ def main() -> None:
             model, list(label(model.processor, drawn, TRAINING_SEED)), given.batch_size, signals=True, **exact
         ),
     )
-    known, assessors = rivals(model, training, splits["calibration"], splits["test"], given.steps, given.resamples, given.seeds)  # fmt: skip
+
+    def trained(name: str) -> EGRMAssessor:
+        kind, own = RECIPES[name]
+
+        def train() -> EGRMAssessor:
+            assessor = new_assessor(model, kind)
+            fit(
+                assessor,
+                training,
+                FitOptions(**{"steps": given.encoder_steps if kind == "encoder" else given.steps, **own}),
+            )
+            return assessor
+
+        return stored(file(name), train)
+
+    known, assessors = rivals(model, splits["calibration"], splits["test"], given.resamples, trained)
     first = {name: assessors[name] for name in ("state, right and consensus", "encoder, right and consensus")}
     promised = {"tau": tau, "risk": given.risk, "waste": given.waste}
     cascades = policies(first, splits["calibration"], splits["test"], given.chains, given.resamples, promised)

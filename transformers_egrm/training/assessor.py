@@ -18,7 +18,7 @@ from transformers_egrm.calibration.records import CalibrationItem, Labelled, dig
 from transformers_egrm.calibration.thresholds import Choice, choose
 from transformers_egrm.evaluation.outcomes import LabelledItem
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
-from transformers_egrm.modeling.judge_assessor_egrm import AssessorSettings, EGRMAssessor
+from transformers_egrm.modeling.judge_assessor_egrm import AssessorSettings, EGRMAssessor, Opinion
 from transformers_egrm.modeling.judge_certificate_egrm import task_digest
 from transformers_egrm.modeling.judge_options_egrm import NEVER_SHORT
 from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
@@ -31,7 +31,8 @@ SIGNALS = ("right", "consensus", "exits", "attention")
 `exits`: share of the earlier layers whose verdict is the last one's. `attention`: one minus the entropy of the last token's
 attention, as a share of the most it can be."""
 WIDTHS = {"state": 64, "encoder": 24}
-"""Of `egrm-mini`: about 9,000 and 33,000 parameters."""
+"""Of `egrm-mini`: about 9,000 and 32,000 parameters."""
+_PIECE = 32  # texts that an encoder in training reads together
 
 
 # -- what the generator shows ---------------------------------------------------------------------------------------------
@@ -71,7 +72,12 @@ class Observed:
 
 @torch.no_grad()
 def observe(
-    model: EGRMRewardModel, items: Sequence[LabelledItem], batch_size: int = 64, *, signals: bool = False, **options: Any
+    model: EGRMRewardModel,
+    items: Sequence[LabelledItem],
+    batch_size: int = 64,
+    *,
+    signals: bool = False,
+    **options: Any,
 ) -> Observed:
     """Run the prompts of items, and nothing after them.
 
@@ -244,10 +250,17 @@ def fit(assessor: EGRMAssessor, observed: Observed, options: FitOptions) -> None
     assessor.eval()
 
 
-def _opinion(assessor: EGRMAssessor, observed: Observed, rows: Sequence[int]) -> Any:
+def _opinion(assessor: EGRMAssessor, observed: Observed, rows: Sequence[int]) -> Opinion:
     if assessor.kind == "state":
         return assessor.read_states(observed.states[list(rows)])
-    return assessor.read_texts([observed.token_ids[row] for row in rows], [observed.texts[row] for row in rows])
+    # In pieces of about one length: padding would cost five times what the texts do.
+    order = sorted(range(len(rows)), key=lambda place: len(observed.token_ids[rows[place]]))
+    pieces = [order[at : at + _PIECE] for at in range(0, len(order), _PIECE)]
+    told = [
+        assessor.read_texts([observed.token_ids[rows[p]] for p in own], [observed.texts[rows[p]] for p in own]).logits
+        for own in pieces
+    ]
+    return Opinion(torch.cat(told)[torch.tensor(order).argsort()])
 
 
 def _measure_texts(assessor: EGRMAssessor, observed: Observed) -> None:
@@ -317,9 +330,10 @@ def ask(assessor: EGRMAssessor, observed: Observed, batch_size: int = 256) -> Sa
         _opinion(assessor, observed, range(at, min(at + batch_size, count))) for at in range(0, count, batch_size)
     ]
     sure = torch.cat([part.logits for part in parts]).double().sigmoid().tolist()
-    if assessor.kind == "encoder":
+    own = [part.verdict_logits for part in parts if part.verdict_logits is not None]
+    if not own:
         return Said(np.array(assessor.calibrated(sure)), None, None)
-    support, verdicts = torch.cat([part.verdict_logits for part in parts]).double().softmax(-1).max(-1)
+    support, verdicts = torch.cat(own).double().softmax(-1).max(-1)
     return Said(np.array(assessor.calibrated(sure)), verdicts.numpy(), support.numpy())
 
 
