@@ -132,6 +132,9 @@ class EGRMAssessor(Float32Module):
         hidden_size: H of the generator, which a head on states reads.
     """
 
+    log_frequency: Tensor
+    feature_scale: Tensor
+
     def __init__(self, settings: AssessorSettings, hidden_size: int) -> None:
         super().__init__()
         self.settings, width = settings, settings.width
@@ -151,7 +154,7 @@ class EGRMAssessor(Float32Module):
             self.features = nn.Linear(len(FEATURES), width, **wide)
             self.norm = nn.LayerNorm(width, **wide)
             self.hidden = nn.Linear(2 * width, width, **wide)
-            # Counts of training, as log-frequencies: what the assessor knows of rare words. The second row is the spread.
+            # Of training: log-frequencies of tokens, and mean and spread of the hand features.
             self.register_buffer("log_frequency", torch.full((settings.num_buckets,), -math.log(settings.num_buckets)))
             self.register_buffer("feature_scale", torch.stack([torch.zeros(len(FEATURES)), torch.ones(len(FEATURES))]))
         self.sure_head = nn.Linear(width, 1, **wide)

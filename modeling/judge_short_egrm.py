@@ -56,20 +56,20 @@ def judge_short(
         UnsupportedModelError: The decoder asked for is not exact for this generator.
     """
     inputs = (keyed_by_text(inputs) if options.seed_by == "text" else inputs).to(model.engine.device)
-    assessor, spent = model.assessor_for(inputs.task, options), [0.0] * len(inputs.item_index)
+    assessor, before = model.assessor_for(inputs.task, options), [0.0] * len(inputs.item_index)
     if assessor is not None and assessor.kind == "encoder" and any(plan.num_probes):
         advice = ask_encoder(model, assessor, inputs, plan)
-        plan, spent = advice.limit(plan), advice.flops
+        plan, before = advice.limit(plan), advice.flops
     probed = [item for item, count in enumerate(plan.num_probes) if count]
     others = [item for item, count in enumerate(plan.num_probes) if not count]
     if options.selection == "scorer":
         states = model.state_pooling
     if not others:
-        return _probe(model, inputs, options, plan, spent, explain, states)
+        return _probe(model, inputs, options, plan, before, explain, states)
     if not probed:
-        return _pass_on(model, inputs, options, plan, spent, explain)
+        return _pass_on(model, inputs, options, plan, before, explain)
     # Prompts without probes have no mode suffix: they are a batch of their own.
-    own = [[spent[row] for row in inputs.rows_of(items).tolist()] for items in (probed, others)]
+    own = [[before[row] for row in inputs.rows_of(items).tolist()] for items in (probed, others)]
     stages = [
         _probe(model, inputs.select(probed), options, plan.select(probed), own[0], explain, states),
         _pass_on(model, inputs.select(others), options, plan.select(others), own[1], explain),
@@ -78,7 +78,7 @@ def judge_short(
 
 
 def _probe(
-    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, spent: list[float], explain: bool,
+    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, before: list[float], explain: bool,
     states: str | None,
 ) -> ShortStage:  # fmt: skip
     deadlines, task, engine = plan.deadlines(), inputs.task, model.engine
@@ -87,7 +87,7 @@ def _probe(
     sampled = options.consensus == "sampled"
     open_ended = options.probe_vocabulary == "full" and sampled
     columns = None if trie is None or open_ended else len(trie.columns)
-    flops = [spent, start_flops(engine.cost, prompts, columns)]
+    flops = [before, start_flops(engine.cost, prompts, columns)]
     assessor, advice, asked = model.assessor_for(task, options), None, plan
     if assessor is not None and assessor.kind == "state":
         advice = ask_head(assessor, prompts, inputs, plan)
@@ -138,7 +138,7 @@ def _probe(
 
 
 def _pass_on(
-    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, spent: list[float], explain: bool
+    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, before: list[float], explain: bool
 ) -> ShortStage:
     # Without probes there is no consensus: every item goes straight to its chains.
     deadlines, engine = plan.deadlines(), model.engine
@@ -148,7 +148,7 @@ def _pass_on(
     stage = _Stage(
         model, prompts, None, consensus, None, None, zeros, waits, ~waits, ~waits, inputs, options, plan
     )  # fmt: skip
-    flops = [sum(parts) for parts in zip(spent, start_flops(engine.cost, prompts, 0), strict=True)]
+    flops = [sum(parts) for parts in zip(before, start_flops(engine.cost, prompts, 0), strict=True)]
     return stage.result(flops, deadlines, explain)
 
 

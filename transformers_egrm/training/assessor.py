@@ -193,8 +193,8 @@ def pseudo_labels(observed: Observed, weights: Mapping[str, float]) -> Tensor:
         observed: With signals.
         weights: Of each.
     """
-    total = sum(weights.values())
-    return sum((observed.signals[name] * (weight / total) for name, weight in weights.items()), torch.zeros(()))  # pyright: ignore[reportReturnType]
+    parts = torch.stack([observed.signals[name] * weight for name, weight in weights.items()])
+    return parts.sum(0) / sum(weights.values())
 
 
 def known_labels(observed: Observed) -> Tensor:
@@ -212,10 +212,10 @@ def new_assessor(model: EGRMRewardModel, kind: str, *, seed: int = 0, **sizes: A
         seed: Of its weights.
         **sizes: More fields of `AssessorSettings`.
     """
+    sizes = {"width": WIDTHS.get(kind, 64)} | sizes
     settings = AssessorSettings(
-        kind=kind, num_verdicts=model.task.space.num_verdicts, task=task_digest(model.task),
-        **({"width": WIDTHS.get(kind, 64)} | sizes),
-    )  # fmt: skip
+        kind=kind, num_verdicts=model.task.space.num_verdicts, task=task_digest(model.task), **sizes
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return EGRMAssessor(settings, model.generator.config.get_text_config().hidden_size)
