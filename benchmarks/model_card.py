@@ -30,9 +30,10 @@ with `examples/train/egrm_mini.yaml`. It shows how routing, chains and the score
 
 ## Measured
 
-On the sealed split of its world: no task in it occurs in training, in any words, and nothing was chosen on it. One chain
-always is the cheapest simple alternative. The default, sampled consensus with four chains, costs more than
-that and is right less often. Exact consensus with a certified threshold and one chain costs less: see `docs/benchmarks.md`.
+On the sealed split of its world: no task in it occurs in training, in any words, and nothing was chosen on it. These tables
+have the paper's trigger: five sampled verdicts with top-p 0.95, threshold 0.8. *Exact consensus* in them keeps that nucleus
+and threshold too. One chain always is the cheapest simple alternative; the paper's trigger with four chains costs more than
+that and is right less often. The defaults above do better: see `docs/benchmarks.md`.
 """
 
 

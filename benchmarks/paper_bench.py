@@ -60,6 +60,8 @@ class Bench:
         self.questions = [item.question_id for item in self.items]
         size = chunk_batches * batch_size
         self.chunks = [self.items[first : first + size] for first in range(0, len(self.items), size)]
+        # The tables are the paper's, whatever trigger the checkpoint has of its own.
+        model.config.judging = {**model.config.judging, **sampled_trigger(model)}
         self.options = model.config.judge_options()
 
     def compare(self, methods: Mapping[str, Mapping[str, Any]]) -> dict[str, Run]:
@@ -95,6 +97,12 @@ class Bench:
         if num_probes == 1:
             return ((low + high) / 2,)
         return tuple(low + (high - low) * rung / (num_probes - 1) for rung in range(num_probes))
+
+
+def sampled_trigger(model: EGRMRewardModel) -> dict[str, Any]:
+    """Options of the paper's trigger: verdicts drawn from a nucleus, of which four of five must agree."""
+    rungs = len(model.config.judging["temperatures"])
+    return {"consensus": "sampled", "consensus_threshold": 0.8, "top_ps": [0.95] * rungs}
 
 
 def mean(values: NDArray[Any]) -> float:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from paper_bench import sampled_trigger
 
 from transformers_egrm.calibration.thresholds import grid_of
 from transformers_egrm.data.files import write_json, write_text
@@ -113,10 +114,8 @@ def judge_chunk(model: EGRMRewardModel, items: Sequence[LabelledItem], batch_siz
         batch_size: Items judged together.
         exact: Judging options of exact consensus.
     """
-    long = judged(
-        model, items, batch_size, consensus="sampled", consensus_threshold=NEVER_SHORT, early_stop=False,
-        num_chains=MOST_CHAINS, path="auto",
-    )  # fmt: skip
+    sampled = {**sampled_trigger(model), "consensus_threshold": NEVER_SHORT, "early_stop": False}
+    long = judged(model, items, batch_size, num_chains=MOST_CHAINS, path="auto", **sampled)
     short = judged(model, items, batch_size, consensus="exact", path="short", **exact)
     return [row_of(model, item, *pair) for item, *pair in zip(items, long, short, strict=True)]
 
@@ -346,7 +345,8 @@ def time_paths(model: EGRMRewardModel, items: Sequence[LabelledItem], batch_size
     if not items:
         return {}
     paths: dict[str, dict[str, Any]] = {
-        f"short {kind}": {"path": "short", "consensus": kind} for kind in ("exact", "sampled")
+        "short exact": {"path": "short", "consensus": "exact"},
+        "short sampled": {"path": "short", **sampled_trigger(model)},
     }
     paths |= {f"long {chains}": {"path": "long", "num_chains": chains, "selection": "vote"} for chains in ALWAYS}
     start, found = time.perf_counter(), {}

@@ -4,8 +4,8 @@ Run:
     python benchmarks/ragged_batches.py                      # about five minutes
     python benchmarks/ragged_batches.py --part nucleus --rounds 5 --output ragged.json
 
-- `short`: a random four-layer Llama judges records whose responses are mixed 1:20 in length, probes only. *Before*, a
-  batch was filled up whatever it padded.
+- `short`, `long`: a random four-layer Llama judges records whose responses are mixed 1:20 in length, by probes alone or by
+  four chains of 32 tokens. *Before*, a batch was filled up whatever it padded and however many tokens that came to.
 - `nucleus`: one draw of each row from a random Llama's logits over 262,144 columns, scaled so that they are as peaked as
   those of a trained model, or left nearly flat. *Before*, one row that 256 tokens did not prove sent the whole batch
   through the full search; that code is kept below.
@@ -20,9 +20,11 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -41,18 +43,19 @@ SIZES = (4, 16, 64)
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["short", "nucleus", "all"], default="all")
-    parser.add_argument("--records", type=int, default=64, help="records of a measurement of `short`")
+    parser.add_argument("--part", choices=["short", "long", "nucleus", "all"], default="all")
+    parser.add_argument("--records", type=int, default=64, help="records of a measurement of `short` or `long`")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each way")
-    parser.add_argument("--hidden", type=int, default=256, help="width of the judge of `short`")
+    parser.add_argument("--hidden", type=int, default=256, help="width of the judge")
     parser.add_argument("--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
     if arguments.part in ("nucleus", "all"):
         found["nucleus"] = nucleus(arguments.rounds)
-    if arguments.part in ("short", "all"):
-        found["short"] = short(arguments.records, arguments.rounds, arguments.hidden)
+    for path in ("short", "long"):
+        if arguments.part in (path, "all"):
+            found[path] = judging(path, arguments.records, arguments.rounds, arguments.hidden)
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 
@@ -108,11 +111,11 @@ def nucleus(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-# --- the short path --------------------------------------------------------------------------------------------------------
+# --- judging ---------------------------------------------------------------------------------------------------------------
 
 
-def short(count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
-    """Seconds of judging records of mixed length by probes, before and now."""
+def judging(path: str, count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
+    """Seconds of judging records of mixed length on one path, before and now."""
     torch.manual_seed(0)
     tokenizer = load_mini().processor.tokenizer
     config = LlamaConfig(
@@ -130,13 +133,13 @@ def short(count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
     shares = {}
 
     def judge(size: int) -> None:
-        made = RewardJudge(model, batch_size=size, reorder_window=count, path="short")
+        made = RewardJudge(model, batch_size=size, reorder_window=count, path=path, max_chain_tokens=32)
         made(records)
         shares[size, judge_packing_egrm.PADDED_SHARE] = made.load.padded_share
 
     cases = {size: (partial(as_before, judge, size), partial(judge, size)) for size in SIZES}
     judge(SIZES[0])  # what is tried out once per generator
-    rows = table("short", cases, rounds, lambda size: count)
+    rows = table(path, cases, rounds, lambda size: count)
     for row in rows:
         row["padded_before"], row["padded_now"] = shares[row["size"], 1.0], shares[row["size"], 0.1]
         print(f"  {row['size']:3d}: {row['padded_before']:.1%} padded before, {row['padded_now']:.1%} now")
@@ -144,13 +147,12 @@ def short(count: int, rounds: int, hidden: int) -> list[dict[str, Any]]:
 
 
 def as_before(judge: Callable[[int], None], size: int) -> None:
-    """Judge with batches that are filled up whatever they pad."""
-    share = judge_packing_egrm.PADDED_SHARE
-    judge_packing_egrm.PADDED_SHARE = 1.0
-    try:
+    """Judge with batches that are filled up whatever they pad and run."""
+    limits = {"PADDED_SHARE": 1.0, "PASS_TOKENS": {}}
+    with ExitStack() as stack:
+        for name, value in limits.items():
+            stack.enter_context(patch.object(judge_packing_egrm, name, value))
         judge(size)
-    finally:
-        judge_packing_egrm.PADDED_SHARE = share
 
 
 # --- both ------------------------------------------------------------------------------------------------------------------

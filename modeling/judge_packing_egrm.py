@@ -1,5 +1,6 @@
 """Which records are run together: what a batch of prompts runs, padding included, and how ragged it may be."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,9 @@ from .errors_egrm import ConfigError, is_count
 
 PADDED_SHARE = 0.1
 """Most of what a batch runs that may be padding."""
+
+PASS_TOKENS = {"cpu": 1024}
+"""Device type -> tokens of prompts that one pass runs. On a processor a longer pass leaves its caches and gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +75,35 @@ def load_of(records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashabl
 
 
 def count_fitting(
-    records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0, most_tokens: int | None = None
+    records: Sequence[Sequence[Sequence[int]]], groups: Sequence[Hashable], suffix: int = 0, most_tokens: int | None = None,
+    device: str = "",
 ) -> int:  # fmt: skip
     """How many of the first records are run together.
 
     One more joins while padding stays within `PADDED_SHARE` of what is run. Beyond that it joins only if it costs no more
-    than a run of its own would, as an answer does whose question is run anyway.
+    than a run of its own would. Beyond the device's `PASS_TOKENS` it joins only if it costs less, as an answer does whose
+    question is run anyway.
 
     Args:
         records: As in `load_of`, in the order in which they may join; at least one.
         groups: As in `load_of`.
         suffix: As in `load_of`.
         most_tokens: Most prompts times the longest prompt; None: no limit. The first record fits in any case.
+        device: Type of the device that runs them.
 
     Returns:
         At least 1.
     """
-    rows = _Rows(suffix)
+    rows, pass_tokens = _Rows(suffix), PASS_TOKENS.get(device, math.inf)
     load, prompts, longest = PromptLoad(), 0, 0
     for place, (record, group) in enumerate(zip(records, groups, strict=True)):
         rows.add(record, group)
         larger, prompts, longest = rows.load, prompts + len(record), max(longest, *map(len, record))
         too_many = most_tokens is not None and prompts * longest > most_tokens
         too_ragged = larger.padded_tokens > PADDED_SHARE * larger.run_tokens
-        if place and (too_many or (too_ragged and larger.run_tokens - load.run_tokens > _alone(record, suffix))):
+        too_long = larger.run_tokens > pass_tokens
+        saved = _alone(record, suffix) - (larger.run_tokens - load.run_tokens)
+        if place and (too_many or (too_ragged and saved < 0) or (too_long and saved <= 0)):
             return place
         load = larger
     return len(records)

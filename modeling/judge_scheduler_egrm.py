@@ -46,8 +46,9 @@ class Scheduler:
 
     Records wait until a batch is full, and are then probed. Records whose probes disagree wait in a pool until a full batch
     of them can think. Records that answer one question are probed together, so that they share its prefill. A batch is
-    smaller than `batch_size` where more than a tenth of it (`PADDED_SHARE`) would be padding. A result depends on record,
-    options and seed alone: not on batches, order or neighbours.
+    smaller than `batch_size` where more than a tenth of it (`PADDED_SHARE`) would be padding, and where a pass of so many
+    tokens is slower than two (`PASS_TOKENS`). A result depends on record, options and seed alone: not on batches, order or
+    neighbours.
 
     Args:
         model: An `EGRMRewardModel`.
@@ -282,7 +283,7 @@ class Scheduler:
 
         near = sorted(slots, key=distance)[: self.batch_size]
         prompts, suffix = [slot.entry.item.prompts for slot in near], len(first.entry.item.task.short_suffix_ids)
-        return near[: count_fitting(prompts, _questions(near), suffix, self.batch_tokens)]
+        return near[: count_fitting(prompts, _questions(near), suffix, self.batch_tokens, self.model.device.type)]
 
     def _similar(self, slots: Sequence[_Slot], first: _Slot) -> list[_Slot]:
         # A batch that thinks: prompts are run already, and padding is only skipped over by attention. It is not split for

@@ -184,7 +184,12 @@ def test_commands_work_against_a_server(tmp_path, capsys):
         )
         assert [row["status"] for row in there] == ["ok", "error", "ok"]
         for mine, other in zip(here, there, strict=True):
-            assert {**mine, "error": None, "seed": 0} == {**other, "error": None, "seed": 0}
+            # Probabilities differ in their last digits with the batch.
+            mine, other = ({**row, "error": None, "seed": 0} for row in (mine, other))
+            assert {
+                name: pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+                for name, value in mine.items()
+            } == other
         questions = write_jsonl(
             tmp_path / "rank.jsonl", [{"prompt": QUESTION, "responses": ["It is 13.", "It is 12."]}]
         )

@@ -55,6 +55,7 @@ class ScriptedModel:
     """Called before each stage with its name and the ids of its batch; may raise."""
     processor: EGRMProcessor = field(default_factory=tiny_processor)
     config: EGRMConfig = field(default_factory=EGRMConfig)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     probed: list[list[int]] = field(default_factory=list)
     deliberated: list[list[int]] = field(default_factory=list)
     inputs: list[JudgeInputs] = field(default_factory=list)
