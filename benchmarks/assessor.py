@@ -134,11 +134,12 @@ def need_one_judge(split: Split) -> Split:
 # -- what each rival knows ------------------------------------------------------------------------------------------------
 
 
-def knowledge(sure: NDArray[np.float64], split: Split, resamples: int) -> Row:
+def knowledge(sure: NDArray[np.float64], exact: NDArray[np.float64], split: Split, resamples: int) -> Row:
     """How well a probability tells right short verdicts from wrong ones.
 
     Args:
         sure: [N] calibrated.
+        exact: [N] exact consensus, calibrated: what it is compared with.
         split: The items.
         resamples: Of the bootstrap.
     """
@@ -148,11 +149,18 @@ def knowledge(sure: NDArray[np.float64], split: Split, resamples: int) -> Row:
         return asdict(metrics.bootstrap(statistic, *columns, groups=split.questions, resamples=resamples))
 
     return {
-        "auroc": interval(lambda values, holds: metrics.auroc(values, holds), sure, right),
+        "auroc": interval(_area, sure, right),
+        "gain": interval(lambda own, rival, holds: _area(own, holds) - _area(rival, holds), sure, exact, right),
         "ece": interval(lambda values, holds: metrics.calibration_error(values, holds), sure, right),
         "false_sure": interval(lambda values, holds: float(((values >= SURE) & ~holds).mean()), sure, right),
         "false_unsure": interval(lambda values, holds: float(((values < SURE) & holds).mean()), sure, right),
     }
+
+
+def _area(values: NDArray[np.float64], holds: NDArray[np.bool_]) -> float:
+    area = metrics.auroc(values, holds)
+    assert area is not None, "some are right and some are wrong"
+    return area
 
 
 def exact_rival(calibration: Split, test: Split) -> NDArray[np.float64]:
@@ -180,16 +188,17 @@ def rivals(
     """
     short = float(np.mean([row["sampled"][2] for row in test.rows]))
     columns = model.backbone.cost.head(1, model.task.space.num_verdicts)
+    exact = exact_rival(calibration, test)
     found = [
         {"rival": "exact consensus", "parameters": 0, "cost_share": columns / short, "on_calibration": None}
-        | knowledge(exact_rival(calibration, test), test, resamples)
+        | knowledge(exact, exact, test, resamples)
     ]
     assessors: dict[str, EGRMAssessor] = {}
     lengths = [len(ids) for ids in test.seen.token_ids]
     for name in RECIPES:
         assessor = assessors[name] = trained(name)
         calibrate(assessor, calibration.seen)
-        row = knowledge(ask(assessor, test.seen).sure, test, resamples)
+        row = knowledge(ask(assessor, test.seen).sure, exact, test, resamples)
         chosen = metrics.auroc(ask(assessor, calibration.seen).sure, calibration.seen.right)
         cost = float(np.mean([assessor.flops(length) for length in lengths])) / short
         parameters = sum(weight.numel() for weight in assessor.parameters())
@@ -301,7 +310,7 @@ def latencies(
     """
     head, encoder = assessors
     ways: dict[str, tuple[EGRMAssessor | None, Row]] = {
-        "direct, state": (_forced(head, direct_above=0.0, direct_floor=0.0), {}),
+        "direct, state": (_forced(head, direct_above=0.0, direct_floor=0.0), {"consensus": "sampled"}),
         "short, exact": (None, {"path": "short", "consensus": "exact"}),
         "short, sampled": (None, {"path": "short", "consensus": "sampled"}),
         "short, sampled, after an encoder": (_forced(encoder, think_below=1e-9), {"consensus": "sampled", "consensus_threshold": 0.0}),
@@ -337,11 +346,12 @@ def _forced(assessor: EGRMAssessor, **thresholds: float) -> EGRMAssessor:
 def page(known: Sequence[Row], cascades: Sequence[Row], timed: Sequence[Row]) -> str:
     """The three tables as Markdown."""
     lines = [
-        "| rival | parameters | of a short path's operations | AUROC | ECE | sure and wrong, % | unsure and right, % |",
-        "|---|---|---|---|---|---|---|",
+        "| rival | parameters | of a short path's operations | AUROC | above exact | ECE | sure and wrong, % | unsure and right, % |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in known:
-        shown = [_figure(row["auroc"], 1, 3), _figure(row["ece"], 1, 3), *(_figure(row[key], 100, 1) for key in ("false_sure", "false_unsure"))]  # fmt: skip
+        shown = [_figure(row[key], 1, 3) for key in ("auroc", "gain", "ece")]
+        shown += [_figure(row[key], 100, 1) for key in ("false_sure", "false_unsure")]
         lines.append(f"| {row['rival']} | {row['parameters']:,} | {row['cost_share']:.3%} | {' | '.join(shown)} |")
     lines += [
         "",
@@ -366,8 +376,8 @@ def _figure(found: Row, scale: float, digits: int) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def main() -> None:
-    """Measure."""
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", help="`egrm-mini`, or the folder of a checkpoint with a pointwise space from 0 to 10")
     parser.add_argument("--pools", required=True, metavar="PATH", help="where judged items are kept")
@@ -388,7 +398,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--resamples", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=64)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure."""
+    given = arguments()
     model = RewardJudge(given.judge).model
     tau = model.config.judge_options().consensus_threshold if given.tau is None else given.tau
 
