@@ -232,7 +232,8 @@ def cascade(
     at_once = methods.start + methods.written[:, chains]
     if assessor is not None:
         settings, said = assessor.settings, ask(assessor, split.seen)
-        before = np.array([assessor.flops(len(ids)) for ids in split.seen.token_ids])
+        if settings.decides_on("auto"):  # else it is not asked
+            before = np.array([assessor.flops(len(ids)) for ids in split.seen.token_ids])
         if said.verdicts is not None and said.support is not None:
             direct = (said.sure >= settings.direct_above) & (said.support >= settings.direct_floor)
             own_right = said.verdicts == split.seen.truth.numpy()
