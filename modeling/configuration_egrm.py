@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .errors_egrm import ConfigError, is_count, is_finite, need, need_flags
+from .judge_assessor_egrm import AssessorSettings
 from .judge_certificate_egrm import check_certificate
 from .judge_familiar_egrm import Familiarity
 from .judge_options_egrm import OPTION_NAMES, STORED_NAMES, JudgeOptions
@@ -24,7 +25,7 @@ POOLINGS = ("last", "mean")  # of the generator's states: after a candidate's la
 _NAMES_OF_0_1 = {"ladder_temperatures": "temperatures", "ladder_top_ps": "top_ps"}
 _DEFAULTS_OF_0_1 = {"verification": "spectr_gbv"}
 CARD_KEYS = ("warning", "license", "language", "example")
-_LABELLED = ("certificate", "calibration")  # what an owner's labels add
+_ADDED = ("assessor", "certificate", "calibration")  # what a checkpoint may have beside its models
 _GONE_SINCE_0_1 = {"vote_tolerance": 0, "verdict_mass_floor": 0.0}
 
 
@@ -40,7 +41,8 @@ class EGRMConfig(PreTrainedConfig):
     trained from nothing knows (see `Familiarity.to_dict`), so that it warns of other text; None: it never does.
     `no_verdict_reward` is what `forward` gives a trainer where there is no verdict, None for NaN; a judgement's own reward
     stays NaN. `certificate` is what the owner's labels allow to be promised of the threshold, and what the promise is bound
-    to; `calibration` are the tables of a result's `confidence`. `egrm calibrate` writes both.
+    to; `calibration` are the tables of a result's `confidence`. `egrm calibrate` writes both. `assessor` are the sizes and
+    thresholds of a part that decides before the probes (see `AssessorSettings`); `egrm train assessor` writes them.
     """
 
     model_type = "egrm_reward"
@@ -66,6 +68,7 @@ class EGRMConfig(PreTrainedConfig):
     judging: dict | None = None
     certificate: dict | None = None
     calibration: dict | None = None
+    assessor: dict | None = None
     base_models: Sequence[str] = ()
     card: dict | None = None
     familiar: dict | None = None
@@ -101,6 +104,8 @@ class EGRMConfig(PreTrainedConfig):
             Familiarity.from_dict(self.familiar)
         check_certificate(self.certificate)
         check_tables(self.calibration)
+        if self.assessor is not None:
+            AssessorSettings.from_dict(self.assessor)
         if self.task is not None:
             vocab_size = getattr(self.get_text_config().get_text_config(), "vocab_size", None)
             JudgeTask.from_dict(self.task).check_ids(math.inf if vocab_size is None else vocab_size)
@@ -158,7 +163,7 @@ class EGRMConfig(PreTrainedConfig):
             if isinstance(values.get(name), dict):
                 values[name].pop("_name_or_path", None)
         # Without them a checkpoint is the same file as before there were any.
-        values = {name: value for name, value in values.items() if name not in _LABELLED or value is not None}
+        values = {name: value for name, value in values.items() if name not in _ADDED or value is not None}
         return values | {"judging": deepcopy(self.judging)}
 
     def need_generator(self) -> None:

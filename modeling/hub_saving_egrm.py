@@ -15,6 +15,7 @@ from .configuration_egrm import EGRMConfig
 from .errors_egrm import ConfigError, ModelError
 from .hub_card_egrm import is_rendered, write_card
 from .hub_components_egrm import has_adapter, merged_state_dict
+from .judge_assessor_egrm import EGRMAssessor
 from .judge_certificate_egrm import differences, fingerprint
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
@@ -42,15 +43,16 @@ class EGRMPreTrainedModel(PreTrainedModel):
     config: EGRMConfig
     generator: PreTrainedModel
     scorer: EGRMScorer | None
+    assessor: EGRMAssessor | None
     draft: PreTrainedModel | None
     base_model_prefix = "egrm"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     # It attends to nothing itself; its components answer for themselves.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # The first name also keeps every quantisation method away from the scorer, the second is for reduced precision.
-    _keep_in_fp32_modules = ["scorer"]  # noqa: RUF012 (the base class declares it so)
-    _keep_in_fp32_modules_strict = ["scorer"]  # noqa: RUF012
+    # The first list also keeps every quantisation method away from both, the second is for reduced precision.
+    _keep_in_fp32_modules = ["scorer", "assessor"]  # noqa: RUF012 (the base class declares it so)
+    _keep_in_fp32_modules_strict = ["scorer", "assessor"]  # noqa: RUF012
 
     def __init__(self, config: EGRMConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -87,6 +89,27 @@ class EGRMPreTrainedModel(PreTrainedModel):
             check_vocabulary(processor.scorer_tokenizer, self.scorer.encoder.config.vocab_size, "scorer")
         self.config.task = processor.task().to_dict()
         self._processor = processor
+
+    def attach_assessor(self, assessor: EGRMAssessor | None) -> None:
+        """Let an assessor decide before the probes from now on; it becomes part of the checkpoint.
+
+        Args:
+            assessor: Trained on this generator, in this task; its weights are not copied. None: no one decides any more.
+        """
+        self.assessor = None if assessor is None else assessor.to(self.device).eval()
+        self.config.assessor = None if assessor is None else assessor.settings.to_dict()
+
+    def assessor_for(self, task: JudgeTask | None, options: JudgeOptions) -> EGRMAssessor | None:
+        """Who decides before the probes of a call; None: no one, since an assessor speaks of the task it was trained in only.
+
+        Args:
+            task: What is judged.
+            options: How, resolved.
+        """
+        assessor = self.assessor
+        if assessor is None or not options.assess or not assessor.settings.decides_on(options.path):
+            return None
+        return assessor if task is not None and assessor.knows(task) else None
 
     def _load_processor(self) -> EGRMProcessor | None:
         path, options = self.config.name_or_path, self._loading_options
@@ -204,7 +227,10 @@ class EGRMPreTrainedModel(PreTrainedModel):
             return []
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self)
-        return differences(self.config.certificate, self._fingerprint, task, options)
+        found = differences(self.config.certificate, self._fingerprint, task, options)
+        if self.assessor_for(task or JudgeTask.from_dict(self.config.task or {}), options) is not None:
+            found.append("an assessor decides before the probes, and was not certified with them")
+        return found
 
     def _tell_what_is_uncovered(self, task: JudgeTask, options: JudgeOptions, plan: JudgePlan) -> None:
         if self.config.certificate is None or self._warned_of_certificate:

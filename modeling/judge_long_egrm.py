@@ -337,7 +337,7 @@ def _account(item: LongItem, thought: _Thought, probed: Account | None) -> Accou
     probed = probed or Account("probes", labels)
     return replace(
         probed,
-        stage="probes" if item.audited else "chains",
+        stage=probed.stage if item.audited else "chains",
         labels=labels,
         candidates=tuple(thought.candidates),
         chosen=None if item.audited else thought.chosen,

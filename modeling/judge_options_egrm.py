@@ -148,13 +148,15 @@ class CallOptions:
     """Compute every item alone and in fixed shapes: exact equality whatever the batch."""
     timeout_s: float | None = None
     """Deadline per item, in seconds; an item that misses it has status `timeout`."""
+    assess: bool = True
+    """Whether the checkpoint's assessor decides before the probes, where it has one that does. False: every item is probed."""
     audit_share: float = 0.0
     """Share of the items whose probes agreed, chosen by a hash of id and seed, that are judged by chains too. They keep the
     short path's reward; the result's `audit_verdict` is what `path="long"` says."""
 
     def __post_init__(self) -> None:
         need_one_of(self, path=PATHS, decoder=DECODERS, seed_by=("id", "text"))
-        need_flags(self, "strict")
+        need_flags(self, "strict", "assess")
         need(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed", self.seed, "an integer")
         audited = self.audit_share
         need(is_finite(audited) and 0 <= audited <= 1, "audit_share", audited, "a share in [0, 1], for example 0.05")

@@ -15,6 +15,7 @@ from torch import Tensor
 from .engine_protocol_egrm import Branches, Drawn, Prompts
 from .engine_vocabulary_egrm import OpenVocabulary, VerdictTrie
 from .errors_egrm import ConfigError
+from .judge_assessor_egrm import EGRMAssessor
 from .judge_options_egrm import JudgeOptions
 from .judge_plan_egrm import JudgePlan
 from .judge_reading_egrm import ProbeReader, TextReader, TrieReader
@@ -29,19 +30,23 @@ ORDER_STRIDE = 1 << 10  # branch ids of an item's second prompt start here
 # -- what is possible ---------------------------------------------------------------------------------------------------
 
 
-def needed_abilities(options: JudgeOptions, state_pooling: str | None) -> set[str]:
+def needed_abilities(
+    options: JudgeOptions, state_pooling: str | None, assessor: EGRMAssessor | None = None
+) -> set[str]:
     """What an engine must be able to do for these options, of `engine_protocol_egrm.ABILITIES`.
 
     Args:
         options: Resolved.
         state_pooling: What the judge's scorer reads of hidden states; None where it reads texts.
+        assessor: Who decides before the probes; None: no one.
     """
     probes, chains = options.path != "long", options.path != "short"
     wanted = {
         "logits": probes and options.needs_distribution,
         "restrict": probes and options.consensus == "sampled" and options.probe_vocabulary == "verdict",
         "log_probs": chains and options.selection == "likelihood",
-        "states": chains and options.selection == "scorer" and state_pooling is not None,
+        "states": (chains and options.selection == "scorer" and state_pooling is not None)
+        or (probes and assessor is not None and assessor.kind == "state"),
         "drafts": chains and options.drafting not in ("none", "auto"),
         "decoders": options.decoder != "auto",
     }

@@ -63,10 +63,11 @@ class JudgeResult:
     seed: int | None
     """Seed of the random numbers; None where none could be drawn."""
     stage: str | None = None
-    """What answered: `cache`, `probes` or `chains`; None where the record was never judged."""
+    """What answered: `cache`, `assessor`, `probes` or `chains`; None where the record was never judged."""
     support: float | None = None
     """Share behind the believed verdict, in [0, 1]: the consensus on the short path, the share of the chains that state it
-    on the long one. None where there is no verdict; given where the judge abstained."""
+    on the long one, and an assessor's own probability where it answers. None where there is no verdict; given where the
+    judge abstained."""
     reward_mean: float | None = None
     """Mean reward under the probes' exact verdict distribution; None where that is not known, or rewards are no amounts."""
     reward_variance: float | None = None
@@ -162,6 +163,7 @@ def results_of(
     drafted = [columns.get(name) or [0] * len(entries) for name in ("draft_rounds", "draft_tokens")]
     unread = columns.get("unread_texts") or [None] * len(entries)
     accounts = columns.get("accounts") or [None] * len(entries)
+    direct = columns.get("direct") or [False] * len(entries)
     probs, scores = columns.get("verdict_probs") or [None] * len(entries), _best_scores(columns, len(entries))
     results = []
     for row, entry in enumerate(entries):
@@ -183,7 +185,7 @@ def results_of(
                 route=_word(Route(columns["routes"][row])),
                 status=_word(status),
                 tokens=columns["new_tokens"][row],
-                stage=_STAGES[Route(columns["routes"][row])],
+                stage="assessor" if direct[row] else _STAGES[Route(columns["routes"][row])],
                 audited=bool(columns["audited"][row]) if "audited" in columns else False,
                 audit_verdict=columns["audit_texts"][row] if "audit_texts" in columns else None,
                 rationale=rationales[row] if rationales and ok else None,

@@ -5,7 +5,7 @@ batch and the same text alone, in float32 by 1.5e-6.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .configuration_egrm import EGRMConfig
 from .errors_egrm import ConfigError, UnsupportedModelError
+from .judge_precision_egrm import Float32Module
 
 
 MICRO_BATCH_TOKENS = 8192  # padded tokens per encoder call: about 100 MB of activations for a base-size encoder
@@ -77,7 +78,7 @@ def _fit(ids: list[int], types: list[int], sources: list[int | None], max_tokens
     return EncodedPair(tuple(ids[place] for place in keep), tuple(types[place] for place in keep), len(dropped))
 
 
-class EGRMScorer(nn.Module):
+class EGRMScorer(Float32Module):
     """Scores chains of thought: an encoder with a linear head, or a head on the generator's own hidden states.
 
     Args:
@@ -118,15 +119,6 @@ class EGRMScorer(nn.Module):
             hidden_size = config.get_text_config().hidden_size
             self.norm = nn.LayerNorm(hidden_size, dtype=torch.float32)
         self.score_head = nn.Linear(hidden_size, 1, dtype=torch.float32)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EGRMScorer":
-        # `.to(bfloat16)`, `.half()` and their like on the whole model move the scorer, but never narrow it.
-        def move_only(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            narrowed = tensor.is_floating_point() and moved.dtype.itemsize < tensor.dtype.itemsize
-            return tensor.to(moved.device) if narrowed else moved
-
-        return super()._apply(move_only, recurse)
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .engine_protocol_egrm import Prompts
+from .judge_advice_egrm import ask_encoder, ask_head
 from .judge_batch_egrm import keyed_by_text
 from .judge_cost_egrm import branch_flops, path_flops, start_flops
 from .judge_options_egrm import JudgeOptions
@@ -55,49 +56,67 @@ def judge_short(
         UnsupportedModelError: The decoder asked for is not exact for this generator.
     """
     inputs = (keyed_by_text(inputs) if options.seed_by == "text" else inputs).to(model.engine.device)
+    assessor, before = model.assessor_for(inputs.task, options), [0.0] * len(inputs.item_index)
+    if assessor is not None and assessor.kind == "encoder" and any(plan.num_probes):
+        advice = ask_encoder(model, assessor, inputs, plan)
+        plan, before = advice.limit(plan), advice.flops
     probed = [item for item, count in enumerate(plan.num_probes) if count]
     others = [item for item, count in enumerate(plan.num_probes) if not count]
     if options.selection == "scorer":
         states = model.state_pooling
     if not others:
-        return _probe(model, inputs, options, plan, explain, states)
+        return _probe(model, inputs, options, plan, before, explain, states)
     if not probed:
-        return _pass_on(model, inputs, options, plan, explain)
+        return _pass_on(model, inputs, options, plan, before, explain)
     # Prompts without probes have no mode suffix: they are a batch of their own.
+    own = [[before[row] for row in inputs.rows_of(items).tolist()] for items in (probed, others)]
     stages = [
-        _probe(model, inputs.select(probed), options, plan.select(probed), explain, states),
-        _pass_on(model, inputs.select(others), options, plan.select(others), explain),
+        _probe(model, inputs.select(probed), options, plan.select(probed), own[0], explain, states),
+        _pass_on(model, inputs.select(others), options, plan.select(others), own[1], explain),
     ]
     return join_stages(stages, [*probed, *others])
 
 
 def _probe(
-    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, explain: bool, states: str | None
-) -> ShortStage:
+    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, before: list[float], explain: bool,
+    states: str | None,
+) -> ShortStage:  # fmt: skip
     deadlines, task, engine = plan.deadlines(), inputs.task, model.engine
     trie = build_trie(task, options, engine.device)
     prompts = engine.start(inputs, task.short_suffix_ids, decoder=options.decoder)
     sampled = options.consensus == "sampled"
     open_ended = options.probe_vocabulary == "full" and sampled
     columns = None if trie is None or open_ended else len(trie.columns)
-    flops = [start_flops(engine.cost, prompts, columns)]
+    flops = [before, start_flops(engine.cost, prompts, columns)]
+    assessor, advice, asked = model.assessor_for(task, options), None, plan
+    if assessor is not None and assessor.kind == "state":
+        advice = ask_head(assessor, prompts, inputs, plan)
+        asked = advice.limit(plan)
+        flops.append(advice.flops)
 
     by_rung = None if trie is None else exact_probs(prompts, trie, inputs, options, plan, deadlines)
     if by_rung is not None and trie is not None:
         flops.append(path_flops(engine.cost, prompts, trie.paths, len(trie.columns)))
     probes = None
-    if sampled:
-        poll = plan.poll(inputs.item_index)
+    if sampled and any(asked.num_probes):
+        poll = asked.poll(inputs.item_index)
         probes = draw_probes(model, prompts, trie, inputs, options, poll, deadlines, states)
         spent = torch.tensor(branch_flops(engine.cost, prompts, probes.drawn, columns), dtype=torch.float64)
         flops.append(spent.view(len(prompts.lengths), -1).sum(-1).tolist())
         consensus, timed_out, broken = probes.vote(poll)
     else:
-        assert by_rung is not None, "exact consensus is read from the distribution"
-        consensus = exact_consensus(over_ladder(by_rung, plan), plan.threshold(engine.device))
+        consensus = _no_consensus(inputs)  # every item is settled
         now = time.monotonic()
         timed_out = torch.tensor([now > deadline for deadline in deadlines], device=engine.device)
+        broken = torch.zeros_like(timed_out)
+    probs = None if by_rung is None else over_ladder(by_rung, plan)
+    if not sampled:
+        assert by_rung is not None, "exact consensus is read from the distribution"
+        assert probs is not None, "likewise"
+        consensus = exact_consensus(probs, plan.threshold(engine.device))
         broken = by_rung.isnan().any(-1).any(-1)
+    if advice is not None:
+        consensus = advice.put_into(consensus)
     forced = plan.takes("short", engine.device)
     consensus = replace(consensus, routes=torch.where(forced, int(Route.SHORT), consensus.routes))
 
@@ -111,24 +130,37 @@ def _probe(
     audits = (
         (consensus.routes == Route.SHORT) & (statuses == Status.OK) & torch.tensor(plan.audits, device=engine.device)
     )
-    stage = _Stage(model, prompts, probes, consensus, by_rung, statuses, waits, audits, inputs, options, plan)
+    direct = torch.zeros_like(waits) if advice is None else advice.direct
+    stage = _Stage(
+        model, prompts, probes, consensus, by_rung, probs, statuses, waits, audits, direct, inputs, options, asked
+    )
     return stage.result([sum(parts) for parts in zip(*flops, strict=True)], deadlines, explain)
 
 
-def _pass_on(model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, explain: bool) -> ShortStage:
+def _pass_on(
+    model: Judge, inputs: JudgeInputs, options: JudgeOptions, plan: JudgePlan, before: list[float], explain: bool
+) -> ShortStage:
     # Without probes there is no consensus: every item goes straight to its chains.
     deadlines, engine = plan.deadlines(), model.engine
     prompts = engine.start(inputs, (), decoder=options.decoder)
+    consensus, zeros = _no_consensus(inputs), torch.zeros_like(inputs.item_ids)
+    waits = torch.ones_like(consensus.is_bound)
+    stage = _Stage(
+        model, prompts, None, consensus, None, None, zeros, waits, ~waits, ~waits, inputs, options, plan
+    )  # fmt: skip
+    flops = [sum(parts) for parts in zip(before, start_flops(engine.cost, prompts, 0), strict=True)]
+    return stage.result(flops, deadlines, explain)
+
+
+def _no_consensus(inputs: JudgeInputs) -> Consensus:
+    # Of items that no probe was asked about.
     zeros = torch.zeros_like(inputs.item_ids)
-    consensus = Consensus(
+    return Consensus(
         verdicts=zeros,
-        agreement=torch.full_like(zeros, torch.nan, dtype=torch.float64),
+        agreement=torch.zeros_like(zeros, dtype=torch.float64),
         is_bound=torch.zeros_like(zeros, dtype=torch.bool),
         routes=torch.full_like(zeros, int(Route.LONG)),
     )
-    waits = torch.ones_like(consensus.is_bound)
-    stage = _Stage(model, prompts, None, consensus, None, zeros, waits, ~waits, inputs, options, plan)
-    return stage.result(start_flops(engine.cost, prompts, 0), deadlines, explain)
 
 
 @dataclass(frozen=True)
@@ -139,12 +171,14 @@ class _Stage:
     probes: Probes | None
     consensus: Consensus
     by_rung: Tensor | None
+    probs: Tensor | None  # [B, C], the mean of `by_rung` over each item's own rungs
     statuses: Tensor
     waits: Tensor  # [B] bool, undecided
     audits: Tensor  # [B] bool, decided, and asked of the long path all the same
+    direct: Tensor  # [B] bool, decided by the assessor's own verdict
     inputs: JudgeInputs
     options: JudgeOptions
-    plan: JudgePlan
+    plan: JudgePlan  # without the probes of items that are settled before them
 
     def result(self, flops: list[float], deadlines: Sequence[float], explain: bool) -> ShortStage:
         """The stage's output, and its items on their way to the long path."""
@@ -166,7 +200,7 @@ class _Stage:
             [reward_of(task, ids[b], answers[b], references[b]) if final[b] else math.nan for b in range(num_items)],
             dtype=torch.float32, device=device,
         )  # fmt: skip
-        probs = None if self.by_rung is None else over_ladder(self.by_rung, self.plan)
+        probs = self.probs
         worth = unknown_worth(num_items, device)
         if probs is not None and task.space.has_amounts:
             worth = worth_of(probs, task.space.rewards, options.risk_beta)
@@ -174,13 +208,14 @@ class _Stage:
                 rewards = torch.where(rewards.isnan(), rewards, worth.of(options.reward).float())
         no_texts: list[str | None] = [None] * num_items
         believed = (consensus.routes == Route.SHORT) & (consensus.agreement > 0)
+        asked = torch.tensor(self.plan.num_probes, device=device) > 0
         new_tokens = torch.zeros_like(statuses)
         if self.probes is not None:
             new_tokens = sum_by(owners, self.probes.drawn.lengths, num_items)
         return EGRMOutput(
             rewards=rewards,
             verdicts=consensus.verdicts,
-            consensus=consensus.agreement,
+            consensus=torch.where(asked, consensus.agreement, torch.nan),
             consensus_is_bound=consensus.is_bound,
             support=torch.where(believed, consensus.agreement, torch.nan),
             reward_mean=worth.mean,
@@ -199,6 +234,7 @@ class _Stage:
             prefill_tokens=sum_by(owners, torch.tensor(self.prompts.tokens_run, device=device), num_items),
             flops=sum_by(owners, torch.tensor(flops, dtype=torch.float64, device=device), num_items),
             verdict_texts=[label_of(task, ids[b], answers[b]) if final[b] else None for b in range(num_items)],
+            direct=self.direct,
             audited=self.audits,
             audit_texts=no_texts,
             unread_texts=[self._unread(b) if statuses[b] == Status.NO_VERDICT else None for b in range(num_items)],
@@ -230,12 +266,13 @@ class _Stage:
                     votes.append(ProbeVote(order, options.temperatures[rung], options.top_ps[rung], verdict, text))
         by_rung = () if self.by_rung is None else self.by_rung[item, : self.plan.num_probes[item]].tolist()
         tokens, flops = int(output["new_tokens"][item]), float(output["flops"][item])
+        voted = self.plan.num_probes[item] > 0 and float(self.consensus.agreement[item]) > 0
         return Account(
-            stage="probes",
+            stage="assessor" if bool(self.direct[item]) else "probes",
             labels=labels,
             probes=tuple(votes),
             verdict_probs=tuple(map(tuple, by_rung)),
-            probe_verdict=int(self.consensus.verdicts[item]) if float(self.consensus.agreement[item]) > 0 else None,
+            probe_verdict=int(self.consensus.verdicts[item]) if voted else None,
             probe_tokens=tokens,
             probe_flops=flops,
             prefill_tokens=int(output["prefill_tokens"][item]),

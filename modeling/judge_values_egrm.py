@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from .engine_protocol_egrm import Body, Engine, PromptRows
+from .judge_assessor_egrm import EGRMAssessor
+from .judge_options_egrm import JudgeOptions
 from .prompt_task_egrm import JudgeTask
 
 
@@ -41,6 +43,10 @@ class Judge(Protocol):
     @property
     def state_pooling(self) -> str | None:
         """What the scorer reads of the generator's hidden states, one of `POOLINGS`; None where it reads texts."""
+        ...
+
+    def assessor_for(self, task: JudgeTask | None, options: JudgeOptions) -> EGRMAssessor | None:
+        """Who decides before the probes of a call; None: no one."""
         ...
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
@@ -157,7 +163,7 @@ class Account:
     """How one reward came about, where that was asked for."""
 
     stage: str
-    """What answered: `cache`, `probes` or `chains`. What a cache answers cost nothing now: `prefill_tokens`, `new_tokens`
+    """What answered: `cache`, `assessor`, `probes` or `chains`. What a cache answers cost nothing now: `prefill_tokens`, `new_tokens`
     and `flops` are 0, and the fields of probes and candidates tell what it had cost."""
     labels: tuple[str, ...]
     """Text of each verdict id below."""
@@ -215,12 +221,12 @@ class EGRMOutput(ModelOutput):
     verdicts: Tensor | None = None
     """[B] int64 verdict ids; meaningless where `statuses` is not OK, and for `free` verdicts (see `verdict_texts`)."""
     consensus: Tensor | None = None
-    """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`)."""
+    """[B] float64 in [0, 1], so that 2 of 5 is 0.4; NaN where no probe was asked for (`path="long"`, or an assessor)."""
     consensus_is_bound: Tensor | None = None
     """[B] bool, True where early stop left probes unread."""
     support: Tensor | None = None
-    """[B] float64 in [0, 1], share behind the believed verdict: the consensus on the short path, the share of chains that
-    state it on the long one; NaN where no verdict exists."""
+    """[B] float64 in [0, 1], share behind the believed verdict: the consensus on the short path, the assessor's own
+    probability where it answers, the share of chains that state it on the long path; NaN where no verdict exists."""
     reward_mean: Tensor | None = None
     """[B] float64, mean reward under `verdict_probs`; NaN where these are not known, or rewards are no amounts."""
     reward_variance: Tensor | None = None
@@ -260,6 +266,8 @@ class EGRMOutput(ModelOutput):
     """[B] verdicts as text; None where there is none."""
     rationales: list[str | None] | None = None
     """[B] text of the chosen candidate where asked for."""
+    direct: Tensor | None = None
+    """[B] bool, whether the assessor's own verdict stands, without any probe."""
     audited: Tensor | None = None
     """[B] bool, whether the long path was asked too, for comparison only: rewards and verdicts are the short path's."""
     audit_texts: list[str | None] | None = None

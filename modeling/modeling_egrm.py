@@ -21,6 +21,7 @@ from .engine_protocol_egrm import Engine, need_abilities
 from .errors_egrm import ConfigError, need_flag
 from .hub_components_egrm import adopt_quantization, is_hub_id, need_class, plain_generator, quantization_method
 from .hub_saving_egrm import EGRMPreTrainedModel
+from .judge_assessor_egrm import assessor_of
 from .judge_familiar_egrm import look_at_inputs
 from .judge_limits_egrm import longest_prompt, need_context, need_readable, need_room
 from .judge_long_egrm import deliberate
@@ -66,6 +67,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         self.generator = AutoModelForCausalLM.from_config(config.generator_config)
         self.scorer = EGRMScorer(config) if config.has_scorer else None
         self.draft = None if config.draft_config is None else AutoModelForCausalLM.from_config(config.draft_config)
+        self.assessor = assessor_of(config)
         self._backbone: Backbone | None = None
         self._engine: Engine | None = None
         self._warned_of_turns = False
@@ -111,7 +113,9 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
             "scorer_config": encoder and encoder.config,
             "draft_config": None if draft is None else plain_generator(draft).config,
         }
-        known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models"} | {*STORED_NAMES}
+        known = {field.name for field in fields(EGRMConfig)} - parts.keys() - {"task", "base_models", "assessor"} | {
+            *STORED_NAMES
+        }
         if unknown := sorted(settings.keys() - known):
             raise ConfigError(f"{unknown} cannot be set here.", f"Fields that can: {', '.join(sorted(known))}.")
         if encoder is not None and settings.get("scorer_kind", "encoder") != "encoder":
@@ -296,7 +300,7 @@ class EGRMRewardModel(EGRMPreTrainedModel, GenerationMixin):
         if task is not None:
             check_task(task, options)
         need_context(self.config, options)
-        need_abilities(self.engine, needed_abilities(options, self.state_pooling))
+        need_abilities(self.engine, needed_abilities(options, self.state_pooling, self.assessor_for(task, options)))
         if options.drafting != "none" and options.path != "short" and self._engine is None:
             self.drafts.check(options)
         return options

@@ -26,12 +26,13 @@ def check_tables(tables: Any) -> None:
         raise ConfigError(f"`calibration` must be None, or tables of {', '.join(SIGNALS)}, got {tables!r:.200}.",
                           "Make them with `egrm calibrate`.")  # fmt: skip
     for name, table in tables.items():
-        if not _is_table(table):
+        if not is_table(table):
             raise ConfigError(f"The table of {name} must have a `method`, and as rows `x` and `y` rising numbers in [0, 1], "
                               f"got {table!r:.200}.", "Make it with `egrm calibrate`.")  # fmt: skip
 
 
-def _is_table(table: Any) -> bool:
+def is_table(table: Any) -> bool:
+    """Whether something is one table: `method`, and the rising rows `x` and `y` in [0, 1]."""
     if not isinstance(table, Mapping) or set(table) != {"method", "x", "y"}:
         return False
     rows = table["x"], table["y"]
@@ -77,4 +78,4 @@ def confidence(
     return None
 
 
-__all__ = ["SIGNALS", "check_tables", "confidence", "read_table"]
+__all__ = ["SIGNALS", "check_tables", "confidence", "is_table", "read_table"]

@@ -19,6 +19,7 @@ from transformers_egrm.modeling.engine_sampler_egrm import BranchSampler
 from transformers_egrm.modeling.engine_sampling_egrm import warped_probs
 from transformers_egrm.modeling.engine_trials_egrm import star_refusal
 from transformers_egrm.modeling.engine_vocabulary_egrm import OpenVocabulary
+from transformers_egrm.modeling.judge_assessor_egrm import EGRMAssessor
 from transformers_egrm.modeling.judge_long_egrm import deliberate
 from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
 from transformers_egrm.modeling.judge_probes_egrm import branches_of, check_task, needed_abilities, orders_of
@@ -47,6 +48,9 @@ class TinyJudge:
         self.decoded: list[list[int]] = []
         self.scored: list[tuple[str, str]] = []
         self.states: list[Tensor] = []
+
+    def assessor_for(self, task: JudgeTask | None, options: JudgeOptions) -> EGRMAssessor | None:
+        return None
 
     def decode_tokens(self, token_ids: list[list[int]], *, control: bool = False) -> list[str]:
         self.decoded += token_ids

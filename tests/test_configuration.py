@@ -133,7 +133,7 @@ def test_the_defaults_are_the_papers():
         ({"timeout_s": 0.0}, "seconds > 0, or None"),
         (
             {"temprature": (1.0,)},
-            r"Unknown judging option \['temprature'\]\. Known options: abstain_below, audit_share, chain_temp",
+            r"Unknown judging option \['temprature'\]\. Known options: abstain_below, assess, audit_share, chain_temp",
         ),
     ],
     ids=str,

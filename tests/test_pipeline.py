@@ -75,7 +75,7 @@ def test_a_setting_of_a_wrong_type_is_refused_at_once(scorer, model, settings):
 def test_a_result_is_a_plain_dict_that_json_holds(expected):
     assert list(expected[0]) == [
         "id", "reward", "verdict", "consensus", "consensus_is_bound", "confidence", "route", "status", "tokens", "truncated",
-        "truncated_tokens", "order", "seed", "support", "reward_mean", "reward_variance", "reward_risk_adjusted", "audited",
+        "truncated_tokens", "order", "seed", "stage", "support", "reward_mean", "reward_variance", "reward_risk_adjusted", "audited",
         "audit_verdict", "rationale", "error", "said", "fallback", "unfamiliar", "draft_rounds", "draft_tokens", "draft_kept",
     ]  # fmt: skip
     assert json.loads(json.dumps(expected, allow_nan=False)) == expected

@@ -113,11 +113,26 @@ def fit_all(data: Labelled, methods: Sequence[str] = METHODS) -> dict[str, dict[
         values, right, owner = values[known], right[known], data.owner[known]
         if right.all() or not right.any():
             continue
-        method = (
-            min(methods, key=lambda one: _held_out_loss(one, values, right, owner)) if len(methods) > 1 else methods[0]
-        )
-        found[name] = fit(method, values, right)
+        found[name] = fit_best(values, right, owner, methods)
     return found
+
+
+def fit_best(
+    values: NDArray[np.float64], right: NDArray[np.bool_], owner: NDArray[np.int64], methods: Sequence[str] = METHODS
+) -> dict[str, Any]:
+    """The table by the method that says most about questions that it was not fitted on.
+
+    Args:
+        values: [N] in [0, 1].
+        right: [N].
+        owner: [N] the number of each item's question.
+        methods: To choose from.
+
+    Raises:
+        DataError: All are right, or none is.
+    """
+    losses = {method: _held_out_loss(method, values, right, owner) for method in methods} if len(methods) > 1 else {}
+    return fit(min(methods, key=lambda method: losses.get(method, 0.0)), values, right)
 
 
 def _held_out_loss(
@@ -145,4 +160,4 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
     return np.round(values, 6).tolist()
 
 
-__all__ = ["METHODS", "SIGNALS", "apply", "fit", "fit_all", "signals"]
+__all__ = ["METHODS", "SIGNALS", "apply", "fit", "fit_all", "fit_best", "signals"]

@@ -28,6 +28,8 @@ from transformers_egrm.cli.serve import EXAMPLES as serve_examples
 from transformers_egrm.cli.serve import serve
 from transformers_egrm.cli.summary import message_console
 from transformers_egrm.cli.train import app as train_app
+from transformers_egrm.cli.train_assessor import EXAMPLES as assessor_examples
+from transformers_egrm.cli.train_assessor import assessor
 from transformers_egrm.modeling.errors_egrm import EGRMError
 from transformers_egrm_cli import new_program
 
@@ -47,6 +49,7 @@ for _command, _examples in (
     # In a help text a blank line is what keeps two lines apart, and a line break in a docstring would be kept.
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (_command.__doc__ or "").split("\n\n"))
     app.command(help=_help, epilog="\n\n".join(("Examples:", *_examples)))(_command)
+train_app.command(epilog="\n\n".join(("Examples:", *assessor_examples)))(assessor)
 app.add_typer(train_app, name="train")
 app.add_typer(bench_app, name="bench")
 

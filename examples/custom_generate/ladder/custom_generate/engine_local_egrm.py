@@ -153,9 +153,14 @@ class _LocalPrompts(ABC):
         """The generator."""
         return self.engine.backbone
 
+    @property
     @abstractmethod
+    def states(self) -> Tensor:
+        """See `Prompts`."""
+
     def first_logits(self, columns: Tensor | None) -> Tensor:
         """[R, V] or [R, A] float32 logits of the first new token."""
+        return self.backbone.logits(self.states, columns)
 
     @abstractmethod
     def run(self, sampler: Sampler) -> None:
@@ -220,9 +225,10 @@ class StarPrompts(_LocalPrompts):
         tokens_run, token_ids = [len(suffix)] * body.num_prompts, [body.token_ids for body in bodies]
         return cls(engine, prefix, tokens_run, suffix, body.hidden, token_ids)
 
-    def first_logits(self, columns: Tensor | None) -> Tensor:
-        """See `_LocalPrompts`."""
-        return self.backbone.logits(self.prefix.hidden, columns)
+    @property
+    def states(self) -> Tensor:
+        """See `Prompts`."""
+        return self.prefix.hidden
 
     def run(self, sampler: Sampler) -> None:
         """See `_LocalPrompts`."""
@@ -282,9 +288,10 @@ class ExpandedPrompts(_LocalPrompts):
         """See `LocalEngine.resume`."""
         return cls(engine, list(bodies), suffix, [len(suffix)] * len(bodies))
 
-    def first_logits(self, columns: Tensor | None) -> Tensor:
-        """See `_LocalPrompts`."""
-        return self.backbone.logits(torch.cat([part.hidden for part in self._parts]), columns)
+    @property
+    def states(self) -> Tensor:
+        """See `Prompts`."""
+        return torch.cat([part.hidden for part in self._parts])
 
     def run(self, sampler: Sampler) -> None:
         """See `_LocalPrompts`."""

@@ -19,7 +19,7 @@ from .errors_egrm import UnsupportedModelError
 ABILITIES = {
     "logits": "read log-probabilities of named tokens, as consensus='exact' and every reward but 'verdict' need",
     "log_probs": "tell the log-probability of what was drawn, as selection='likelihood' needs",
-    "states": "hand out hidden states, as a scorer of kind generator_state needs",
+    "states": "hand out hidden states, as a scorer of kind generator_state and an assessor of kind state need",
     "restrict": "draw from a few tokens only, as probe_vocabulary='verdict' needs",
     "drafts": "verify drafts, as `drafting` needs",
     "decoders": "choose how branches are run, as `decoder` needs",
@@ -164,6 +164,11 @@ class Prompts(Protocol):
     @property
     def lengths(self) -> list[int]:
         """[R] tokens of each prompt."""
+        ...
+
+    @property
+    def states(self) -> Tensor:
+        """[R, H] the final hidden state after each prompt, suffix included; needs `states`."""
         ...
 
     def sample(
