@@ -147,4 +147,12 @@ def _common(first: Sequence[int], second: Sequence[int], most: int) -> int:
     return next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
-__all__ = ["PADDED_SHARE", "PromptLoad", "check_batch_tokens", "count_fitting", "count_within", "load_of"]
+__all__ = [
+    "PADDED_SHARE",
+    "PASS_TOKENS",
+    "PromptLoad",
+    "check_batch_tokens",
+    "count_fitting",
+    "count_within",
+    "load_of",
+]

@@ -161,6 +161,15 @@ def test_the_laxest_threshold_that_passes_is_chosen_and_the_next_one_failed():
     assert choose(data, Aim("risk", 0.1), 0.05) == found, "the seed decides"
 
 
+def test_a_walk_begins_at_the_strictest_threshold_that_is_expected_to_pass():
+    # A third of the answers are surer than all others, and right. At 0.8 two more of a hundred are wrong: more are short
+    # there, so its expected p-value is the smaller one, and yet it may fail where 0.9 passes.
+    levels = [(0.9, 0), (0.8, 50), (0.4, 2)]
+    items = [item(n, levels[n % 3][0], levels[n % 3][1] == 0 or n // 3 % levels[n % 3][1] > 0) for n in range(3000)]
+    found = choose(Labelled(items), Aim("risk", 0.05), 0.05)
+    assert [step.threshold for step in found.steps] == [0.9, 0.8, 0.4]
+
+
 def test_p_values_of_a_walk_are_those_of_the_tested_part():
     data = world(400, 3)
     found = choose(data, RISK, 0.05, grid=(1.0, 0.9, 0.5))

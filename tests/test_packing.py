@@ -13,6 +13,7 @@ from transformers_egrm import EGRMRewardModel, RewardJudge
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_packing_egrm import (
     PADDED_SHARE,
+    PASS_TOKENS,
     PromptLoad,
     count_fitting,
     count_within,
@@ -69,6 +70,17 @@ def test_an_answer_joins_its_question_though_it_is_much_longer():
     assert count_fitting(answers, [0, 0, 0]) == 3
     assert load_of(answers, [0, 0, 0]).padded_tokens == 50 + 49
     assert count_fitting(answers, [0, 1, 2]) == 2
+
+
+def test_on_a_processor_a_pass_ends_after_a_thousand_tokens_but_not_within_a_question():
+    strangers = [[prompt(100, 1000 * n)] for n in range(16)]
+    assert count_fitting(strangers, range(16), device="cpu") == PASS_TOKENS["cpu"] // 100 == 10
+    assert count_fitting(strangers, range(16), device="cuda") == 16
+    # Sixteen answers of one question: its 90 tokens are run once, so each of them costs less here than in a pass of its own.
+    answers = [[prompt(90) + prompt(80, 1000 * n)] for n in range(1, 17)]
+    assert load_of(answers, [0] * 16).run_tokens == 90 + 16 * 80 > PASS_TOKENS["cpu"]
+    assert count_fitting(answers, [0] * 16, device="cpu") == 16
+    assert count_fitting([[prompt(5000)]], [0], device="cpu") == 1  # one that is longer is run alone
 
 
 def test_a_limit_in_tokens_bounds_prompts_times_the_longest():

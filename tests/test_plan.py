@@ -8,6 +8,7 @@ from engine_fixtures import talkative_generator
 from tiny import tiny_generator, tiny_tokenizer
 
 from transformers_egrm import EGRMRewardModel, JudgeOptions
+from transformers_egrm.modeling import judge_packing_egrm
 from transformers_egrm.modeling.errors_egrm import ConfigError
 from transformers_egrm.modeling.judge_plan_egrm import JudgePlan
 from transformers_egrm.modeling.judge_scheduler_egrm import Scheduler
@@ -79,6 +80,7 @@ def test_a_pair_in_both_orders_joins_with_fewer_probes_too(model):
 
 
 def test_a_scheduler_joins_records_with_plans_of_their_own_in_one_batch(model, monkeypatch):
+    monkeypatch.setattr(judge_packing_egrm, "PASS_TOKENS", {})
     scheduler = Scheduler(model, batch_size=len(RECORDS))
     sizes = []
     probe = EGRMRewardModel.probe

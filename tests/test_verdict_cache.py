@@ -392,9 +392,9 @@ def test_a_digest_sees_what_a_fingerprint_does_not():
 
 def test_equal_records_in_flight_are_judged_once(mini, cache):
     records = [record for record in world(6) for _ in range(4)]
-    judge = RewardJudge(mini, cache=cache)
+    judge = RewardJudge(mini, cache=cache, strict=True)
     told = judge(records)
-    judged = RewardJudge(mini)(records)
+    judged = RewardJudge(mini, strict=True)(records)
     assert all(map(same_but_for_the_cost, told, judged))
     assert sum(result.stage != "cache" for result in told) == 6
     assert [result.id for result in told] == [record["id"] for record in records]

@@ -208,9 +208,9 @@ def _draws(engine: HttpEngine, prompt: Sequence[int]) -> _Trial:
         if isinstance(written, Failure):
             raise EngineError(f"{engine.client.url} was taken for a server of kind {engine.dialect.name}, but did not "
                               f"answer as one. {written.reason}", "Name its kind, as in vllm+http://…")  # fmt: skip
-        if not written.tokens:
-            raise EngineError(f"{engine.client.url} wrote nothing after {_TRIAL_TEXT!r}.")
         drawn.append(written)
+    if not drawn[0].tokens:  # at a high temperature a text may end before it began
+        raise EngineError(f"{engine.client.url} wrote nothing after {_TRIAL_TEXT!r}.")
     return _Trial(drawn[0], (drawn[1], drawn[2]), tuple(drawn[3:]))
 
 
@@ -226,11 +226,14 @@ def _reads(engine: HttpEngine, prompt: Sequence[int], likeliest: int) -> bool:
 
 def _tells_log_probs(engine: HttpEngine, prompt: Sequence[int]) -> bool:
     # Of a token drawn at another temperature it must tell what `read` says, at temperature 1.
-    ((drawn,),) = engine.draw([Ask(tuple(prompt), (Row(_HOT, 1.0, None),), 1, (), log_probs=True)])
-    if isinstance(drawn, Failure) or not drawn.log_probs:
-        return False
-    ((read,),) = engine.read([prompt], drawn.tokens, [float("inf")]).tolist()
-    return abs(read - drawn.log_probs[0]) < 1e-2 * max(1.0, abs(read))
+    for _ in range(3):  # a text may end before it began
+        ((drawn,),) = engine.draw([Ask(tuple(prompt), (Row(_HOT, 1.0, None),), 1, (), log_probs=True)])
+        if isinstance(drawn, Failure):
+            return False
+        if drawn.log_probs:
+            ((read,),) = engine.read([prompt], drawn.tokens, [float("inf")]).tolist()
+            return abs(read - drawn.log_probs[0]) < 1e-2 * max(1.0, abs(read))
+    return False
 
 
 __all__ = ["TOKEN_VARIABLE", "Address", "connect", "try_out"]

@@ -3,6 +3,7 @@
 A pseudo-label says how much the generator may be trusted with an item. It is a weighted mean of signals, each in [0, 1].
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -104,7 +105,7 @@ def observe(
         inputs = model.processor.collate([items[index].item for index in batch], groups=batch).to(model.engine.device)
         prompts = model.engine.start(inputs, task.short_suffix_ids)
         plan = JudgePlan.of([resolved] * len(batch), inputs.item_ids.tolist())
-        by_rung = exact_probs(prompts, trie, inputs, resolved, plan)
+        by_rung = exact_probs(prompts, trie, inputs, resolved, plan, [math.inf] * len(batch))
         assert by_rung is not None, "exact"
         found = {"states": prompts.states.float(), "probs": over_ladder(by_rung, plan)}
         if signals:
