@@ -61,7 +61,7 @@ class Bench:
         size = chunk_batches * batch_size
         self.chunks = [self.items[first : first + size] for first in range(0, len(self.items), size)]
         # The tables are the paper's, whatever trigger the checkpoint has of its own.
-        model.config.judging = {**model.config.judging, **sampled_trigger(model)}
+        model.config.judging = {**(model.config.judging or {}), **sampled_trigger(model)}
         self.options = model.config.judge_options()
 
     def compare(self, methods: Mapping[str, Mapping[str, Any]]) -> dict[str, Run]:
@@ -101,7 +101,7 @@ class Bench:
 
 def sampled_trigger(model: EGRMRewardModel) -> dict[str, Any]:
     """Options of the paper's trigger: verdicts drawn from a nucleus, of which four of five must agree."""
-    rungs = len(model.config.judging["temperatures"])
+    rungs = len(model.config.judge_options().temperatures)
     return {"consensus": "sampled", "consensus_threshold": 0.8, "top_ps": [0.95] * rungs}
 
 

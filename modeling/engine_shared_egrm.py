@@ -92,6 +92,10 @@ class _Continued:
         # `drafting="auto"` asks without needing: it is plain decoding here.
         return self._prompts.sample(*args, **wanted)
 
+    @property
+    def states(self) -> torch.Tensor:
+        return self._prompts.states
+
     def read(self, paths: Sequence[Sequence[int]], columns: torch.Tensor, **limits: Any) -> torch.Tensor:
         return self._prompts.read(paths, columns, **limits)
 

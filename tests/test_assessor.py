@@ -134,7 +134,7 @@ def test_its_own_verdict_stands_where_it_is_sure(consensus):
     assert answered["routes"].tolist() == [0] * 6
     assert answered["new_tokens"].tolist() == [0] * 6
     assert bool(answered["consensus"].isnan().all())
-    assert [(account.stage, account.probe_verdict) for account in answered.accounts] == [("assessor", None)] * 6
+    assert [(account.stage, account.probe_verdict) for account in answered.accounts or ()] == [("assessor", None)] * 6
     with torch.no_grad():
         states = model.engine.start(model.processor(RECORDS), model.task.short_suffix_ids).states
         probs = model.assessor.read_states(states).verdict_logits.double().softmax(-1)
@@ -172,7 +172,7 @@ def test_direct_answers_are_audited_like_short_ones():
     model = with_assessor(plain_model(), direct_above=0.0)
     audited = model.judge(model.processor(RECORDS), audit_share=1.0, explain=True)
     assert audited["audited"].all()
-    assert [account.stage for account in audited.accounts] == ["assessor"] * 6
+    assert [account.stage for account in audited.accounts or ()] == ["assessor"] * 6
     assert torch.equal(audited["verdicts"], model.judge(model.processor(RECORDS))["verdicts"])
 
 

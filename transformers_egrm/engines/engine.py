@@ -171,6 +171,15 @@ class HttpPrompts:
         """See `Prompts`."""
         return self.bodies[row]
 
+    @property
+    def states(self) -> Tensor:
+        """See `Prompts`: no server hands them out, and `can` says so.
+
+        Raises:
+            UnsupportedModelError: Always.
+        """
+        raise UnsupportedModelError("An engine over HTTP hands out no hidden states.", "Ask what it can do before.")
+
     def read(
         self, paths: Sequence[Sequence[int]], columns: Tensor, *, deadlines: Sequence[float] | None = None
     ) -> Tensor:
