@@ -11,6 +11,7 @@ from tiny import tiny_generator, tiny_tokenizer
 
 from transformers_egrm import EGRMRewardModel
 from transformers_egrm.modeling.engine_flops_egrm import CostModel
+from transformers_egrm.modeling.engine_shared_egrm import SharedStart
 from transformers_egrm.modeling.errors_egrm import ConfigError, UnsupportedModelError
 from transformers_egrm.modeling.judge_assessor_egrm import FEATURES, AssessorSettings, EGRMAssessor, text_features
 from transformers_egrm.modeling.judge_certificate_egrm import task_digest
@@ -166,6 +167,17 @@ def test_results_name_their_stage():
     assert stages.count("assessor") == 2
     assert stages.count("chains") >= 2
     assert set(stages) <= {"assessor", "probes", "chains"}
+
+
+def test_it_reads_a_prompt_whose_start_was_run_before():
+    model = with_assessor(plain_model(), direct_above=0.0)
+    inputs = model.processor(RECORDS[:1])
+    alone, own = model.judge(inputs), model.engine
+    model.engine = SharedStart(own, inputs.token_ids()[0][:8])
+    continued = model.judge(inputs)
+    assert continued["direct"].tolist() == alone["direct"].tolist() == [True]
+    assert torch.equal(continued["verdicts"], alone["verdicts"])
+    torch.testing.assert_close(continued["support"], alone["support"])
 
 
 def test_direct_answers_are_audited_like_short_ones():
