@@ -320,6 +320,17 @@ def test_seeds_may_be_left_out(kind):
         assert "sampling_seed" not in asked
 
 
+@pytest.mark.parametrize("kind", sorted(DIALECTS))
+def test_what_a_kind_cannot_read_is_refused_with_a_reason(kind):
+    dialect = DIALECTS[kind]("judge", str, lambda text: [])
+    if "logits" in dialect.can:
+        assert dialect.reading([1, 2], [3]).body
+    else:
+        for ask in (lambda: dialect.reading([1, 2], [3]), lambda: dialect.log_probs({}, [3])):
+            with pytest.raises(UnsupportedModelError, match=f"kind {kind} tells no log-probabilities"):
+                ask()
+
+
 def test_names_tokens_and_wrong_addresses():
     model = judge_model()
     with fake_server("vllm", model.generator, tiny_tokenizer()) as server:

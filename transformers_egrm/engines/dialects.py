@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers_egrm.engines.wire import Post
-from transformers_egrm.modeling.errors_egrm import EngineError
+from transformers_egrm.modeling.errors_egrm import EngineError, UnsupportedModelError
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,24 @@ class Dialect(ABC):
         """How many tokens the server counted in the prompt; None where it does not tell."""
 
     def reading(self, prompt: Sequence[int], columns: Sequence[int]) -> Post:
-        """The request for log-probabilities of the token that follows a prompt; of those that can `logits`."""
-        raise NotImplementedError(self.name)
+        """The request for log-probabilities of the token that follows a prompt.
+
+        Raises:
+            UnsupportedModelError: This kind of server cannot tell them: `logits` is not among what it can.
+        """
+        raise self._tells_none()
 
     def log_probs(self, answer: Any, columns: Sequence[int]) -> list[float]:
-        """What it answered for each of the columns."""
-        raise NotImplementedError(self.name)
+        """What it answered for each of the columns.
+
+        Raises:
+            UnsupportedModelError: As `reading`.
+        """
+        raise self._tells_none()
+
+    def _tells_none(self) -> UnsupportedModelError:
+        return UnsupportedModelError(f"A server of kind {self.name} tells no log-probabilities of named tokens.",
+                                     "Use consensus='sampled', or a server of vLLM or SGLang.")  # fmt: skip
 
     def _ended(self, ask: Ask, ids: list[int], stopped: bool, reason: Any = None) -> list[int]:
         # Some servers leave the end token out of what they return.
